@@ -1,0 +1,245 @@
+"""The operator registry: which function translates which ONNX operator, from which version, under which conditions.
+
+A handler takes the ONNX inputs positionally (absent = None), the attributes keyword-only with the spec's defaults, and
+returns an Array or a tuple of them. Its signature is the schema check; the decorator's arguments are its claim.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from ort_ep.graph import Node
+
+BOOL: Final = frozenset({"bool"})
+FLOATS: Final = frozenset({"float16", "bfloat16", "float32"})
+FLOAT64: Final = frozenset({"float64"})
+ALL_FLOATS: Final = FLOATS | FLOAT64
+SIGNED: Final = frozenset({"int8", "int16", "int32", "int64"})
+UNSIGNED: Final = frozenset({"uint8", "uint16", "uint32", "uint64"})
+INTS: Final = SIGNED | UNSIGNED
+INDEX: Final = frozenset({"int32", "int64"})
+COMPLEX: Final = frozenset({"complex64"})
+NUMERIC: Final = ALL_FLOATS | INTS
+ANY: Final = NUMERIC | BOOL | COMPLEX
+
+INJECTED: Final = frozenset({"n_outputs", "node", "opset"})
+
+Dtypes = frozenset[str] | Mapping[str, frozenset[str]]
+Claim = Callable[["Node"], "str | None"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handler:
+    """One registered function and the conditions under which it may be used."""
+
+    domain: str
+    name: str
+    since: int
+    function: Callable[..., Any]
+    host: frozenset[str]
+    dtypes: Dtypes
+    claim: Claim | None
+    fold: Callable[..., Any] | None
+    host_result: bool
+    host_step: bool
+    override: bool
+    parameters: tuple[str, ...]
+    required: int
+    variadic: str | None
+    attributes: frozenset[str]
+    required_attributes: frozenset[str]
+    any_attribute: bool
+    injected: frozenset[str]
+
+    def parameter(self, index: int) -> str | None:
+        """The name of the parameter that takes input `index`; None where the handler takes no such input."""
+        return self.parameters[index] if index < len(self.parameters) else self.variadic
+
+    def wants_host(self, index: int) -> bool:
+        """Whether input `index` must be a numpy array when the handler is called."""
+        return self.host_step or self.parameter(index) in self.host
+
+    def __str__(self) -> str:
+        return f"{self.domain or 'ai.onnx'}::{self.name} since {self.since} ({self.function.__module__})"
+
+
+@dataclass(slots=True)
+class _Versions:
+    """The handlers of one operator, newest first; overrides are looked up before the others."""
+
+    ours: list[Handler] = field(default_factory=list)
+    overrides: list[Handler] = field(default_factory=list)
+
+
+class Registry:
+    """Handlers keyed by (domain, op type, since); the lookup takes the newest that is not newer than the node."""
+
+    def __init__(self, package: str | None = None) -> None:
+        self._ops: dict[tuple[str, str], _Versions] = {}
+        self._package = package
+        self._loading = threading.RLock()
+        self._loaded = package is None
+
+    def op(
+        self,
+        name: str,
+        *,
+        since: int = 1,
+        domain: str = "",
+        host: Collection[str] = (),
+        dtypes: Collection[str] | Mapping[str, Collection[str]] = FLOATS,
+        claim: Claim | None = None,
+        fold: Callable[..., Any] | bool | None = None,
+        host_result: bool = False,
+        host_step: bool = False,
+        override: bool = False,
+    ) -> Callable[[F], F]:
+        """Register the decorated function as the translation of an ONNX operator.
+
+        since: the first operator-set version it is right for; it serves until a newer one is registered.
+        host: parameters whose values must be known as numpy arrays (Reshape's shape, Slice's starts, ...).
+        dtypes: names allowed for every other input, or {parameter or type variable: names}; what a dict does not
+            mention may be anything MLX holds. Output names and output type variables may be listed too.
+        claim: called with the Node; a returned sentence declines it.
+        fold: numpy twin for host-known inputs (True: the handler itself takes numpy), so shape arithmetic stays there.
+        host_result: the handler returns numpy whatever it is given (Shape, Size): it reads only shapes.
+        host_step: all inputs are numpy and the plan is split here; only where an output's shape depends on data.
+        override: replace what is registered. Without it a duplicate is a ValueError.
+        """
+
+        def register(function: F) -> F:
+            module = getattr(function, "__module__", "")
+            if self._package is not None and not module.startswith(self._package):
+                self.load()  # a user's op must meet ours as a duplicate now, not when ours are imported later
+            self.add(
+                _handler(name, domain, since, function, host, dtypes, claim, fold, host_result, host_step, override)
+            )
+            return function
+
+        return register
+
+    def add(self, handler: Handler) -> None:
+        """Add one handler; ValueError for a duplicate."""
+        versions = self._ops.setdefault((handler.domain, handler.name), _Versions())
+        same = versions.overrides if handler.override else versions.ours
+        clash = next((other for other in same if other.since == handler.since), None)
+        if clash and not handler.override:
+            raise ValueError(f"{handler} is already registered by {clash.function.__module__}; pass override=True")
+        if clash:
+            same.remove(clash)
+        same.append(handler)
+        same.sort(key=lambda entry: -entry.since)
+
+    def lookup(self, domain: str, name: str, version: int) -> Handler | None:
+        """The newest handler whose `since` is not above `version`; overrides first; None where there is none."""
+        versions = self._ops.get((_domain(domain), name))
+        if versions is None:
+            return None
+        for handler in (*versions.overrides, *versions.ours):
+            if handler.since <= version:
+                return handler
+        return None
+
+    def versions(self, domain: str, name: str) -> list[int]:
+        """Every registered `since` of an operator, oldest first."""
+        versions = self._ops.get((_domain(domain), name), _Versions())
+        return sorted({handler.since for handler in (*versions.ours, *versions.overrides)})
+
+    def handlers(self) -> Iterator[Handler]:
+        """Every handler, ordered by domain, name and version: what docs/OPS.md lists."""
+        for _, versions in sorted(self._ops.items()):
+            yield from sorted((*versions.ours, *versions.overrides), key=lambda handler: handler.since)
+
+    def host_steps(self) -> list[Handler]:
+        """The handlers that split a plan: the one table of what may run as numpy between segments."""
+        return [handler for handler in self.handlers() if handler.host_step]
+
+    def load(self) -> None:
+        """Import every module of the package of built-in handlers, once."""
+        if self._loaded or self._package is None:
+            return
+        with self._loading:
+            if self._loaded:
+                return
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self._package}.{module.name}")
+            self._loaded = True
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _handler(
+    name: str,
+    domain: str,
+    since: int,
+    function: Callable[..., Any],
+    host: Collection[str],
+    dtypes: Collection[str] | Mapping[str, Collection[str]],
+    claim: Claim | None,
+    fold: Callable[..., Any] | bool | None,
+    host_result: bool,
+    host_step: bool,
+    override: bool,
+) -> Handler:
+    positional: list[str] = []
+    required = 0
+    variadic: str | None = None
+    attributes: set[str] = set()
+    required_attributes: set[str] = set()
+    any_attribute = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            positional.append(parameter.name)
+            required += parameter.default is parameter.empty
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            variadic = parameter.name
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            any_attribute = True
+        else:
+            attributes.add(parameter.name)
+            if parameter.default is parameter.empty:
+                required_attributes.add(parameter.name)
+    if isinstance(host, str):
+        raise TypeError(f"{name}: host is a tuple of parameter names, not the string {host!r}")
+    unknown = set(host) - {*positional, variadic}
+    if unknown:
+        raise ValueError(f"{name}: host names {sorted(unknown)}, but the handler's inputs are {positional}")
+    if isinstance(dtypes, Mapping):
+        allowed: Dtypes = {key: frozenset(names) for key, names in dtypes.items()}
+    else:
+        allowed = frozenset(dtypes)
+    return Handler(
+        domain=_domain(domain),
+        name=name,
+        since=since,
+        function=function,
+        host=frozenset(host),
+        dtypes=allowed,
+        claim=claim,
+        fold=function if fold is True else (fold or None),
+        host_result=host_result,
+        host_step=host_step,
+        override=override,
+        parameters=tuple(positional),
+        required=required,
+        variadic=variadic,
+        attributes=frozenset(attributes - INJECTED),
+        required_attributes=frozenset(required_attributes - INJECTED),
+        any_attribute=any_attribute,
+        injected=frozenset(attributes & INJECTED),
+    )
+
+
+REGISTRY: Final = Registry("ort_ep.ops")
+op = REGISTRY.op
