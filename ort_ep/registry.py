@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from ort_ep.graph import Node
 
 BOOL: Final = frozenset({"bool"})
-FLOATS: Final = frozenset({"float16", "bfloat16", "float32"})
-FLOAT64: Final = frozenset({"float64"})
-ALL_FLOATS: Final = FLOATS | FLOAT64
+SINGLES: Final = frozenset({"float16", "bfloat16", "float32"})
+FLOATS: Final = SINGLES | {"float64"}
 SIGNED: Final = frozenset({"int8", "int16", "int32", "int64"})
 UNSIGNED: Final = frozenset({"uint8", "uint16", "uint32", "uint64"})
 INTS: Final = SIGNED | UNSIGNED
 INDEX: Final = frozenset({"int32", "int64"})
 COMPLEX: Final = frozenset({"complex64"})
-NUMERIC: Final = ALL_FLOATS | INTS
+NUMERIC: Final = FLOATS | INTS
 ANY: Final = NUMERIC | BOOL | COMPLEX
 
 INJECTED: Final = frozenset({"n_outputs", "node", "opset"})
@@ -95,7 +94,7 @@ class Registry:
         since: int = 1,
         domain: str = "",
         host: Collection[str] = (),
-        dtypes: Collection[str] | Mapping[str, Collection[str]] = FLOATS,
+        dtypes: Collection[str] | Mapping[str, Collection[str]] = SINGLES,
         claim: Claim | None = None,
         fold: Callable[..., Any] | bool | None = None,
         host_result: bool = False,
