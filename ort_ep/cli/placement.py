@@ -1,0 +1,3 @@
+"""Where a session's nodes run, and why some stay on CPU."""
+
+from __future__ import annotations

@@ -1,0 +1,135 @@
+"""One model on two providers: MLX and ONNX Runtime's own CPU provider."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from ort_ep.cli.console import CommandError, one_line, progress
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+CPU = "CPUExecutionProvider"
+# ONNX Runtime's severities: 2 warnings, 3 errors
+QUIET, CHATTY = 3, 0
+
+
+@dataclass
+class Timed:
+    """A run's outputs by name, with the first call's time and the median of the later ones, in ms."""
+
+    outputs: dict[str, Any]
+    first_ms: float
+    median_ms: float
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime module, or a CommandError that names the extra."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise CommandError(
+            "onnxruntime is not installed", "Install it: pip install 'mlxc-py[ort]' (1.24 or newer)."
+        ) from error
+    return onnxruntime
+
+
+def mlx_session(path: Path, options: dict[str, str], *, strict: bool = False, debug: bool = False) -> InferenceSession:
+    """A session of the model at `path` on MLXExecutionProvider, with everything it declines on CPU."""
+    onnxruntime = import_onnxruntime()
+    import ort_ep
+
+    onnxruntime.set_default_logger_severity(CHATTY if debug else QUIET)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = CHATTY if debug else QUIET
+    ort_ep.register()
+    with progress("Loading the model on MLX"), failing_as("MLXExecutionProvider can't load the model"):
+        return ort_ep.InferenceSession(str(path), settings, strict=strict, **options)
+
+
+def cpu_session(path: Path, *, debug: bool = False) -> InferenceSession:
+    """The same model on ONNX Runtime's CPU provider alone."""
+    onnxruntime = import_onnxruntime()
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = CHATTY if debug else QUIET
+    with progress("Loading the model on CPU"), failing_as("ONNX Runtime can't load the model"):
+        return onnxruntime.InferenceSession(str(path), settings, providers=[CPU])
+
+
+@contextmanager
+def failing_as(what: str, advice: str = "") -> Iterator[None]:
+    """Give an exception of the body that isn't worded for users a beginning that says what failed."""
+    try:
+        yield
+    except CommandError:
+        raise
+    except Exception as error:
+        # ours already say what was wrong and what to do
+        told = type(error).__module__.partition(".")[0] in ("ort_ep", "mlxc_py")
+        raise CommandError(sentence(error) if told else f"{what}: {sentence(error)}", advice) from error
+
+
+def sentence(error: BaseException) -> str:
+    """The error's text on one line, without ONNX Runtime's code prefix."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", one_line(str(error)))
+    return text or type(error).__name__
+
+
+def run(session: InferenceSession, feeds: dict[str, np.ndarray]) -> dict[str, Any]:
+    """One run's outputs by name; bfloat16 and the small types of ml_dtypes pass through OrtValues."""
+    names = [output.name for output in session.get_outputs()]
+    exotic = {o.name for o in session.get_outputs() if _exotic(o.type)}
+    if not exotic and all(array.dtype.isbuiltin == 1 for array in feeds.values()):
+        return dict(zip(names, session.run(None, feeds), strict=True))
+    from onnxruntime import OrtValue
+
+    values = {
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+        if array.dtype.isbuiltin != 1
+        else OrtValue.ortvalue_from_numpy(array)
+        for name, array in feeds.items()
+    }
+    results = session.run_with_ort_values(names, values)
+    return {
+        name: _copy_out(value) if name in exotic else value.numpy() for name, value in zip(names, results, strict=True)
+    }
+
+
+def _exotic(ort_type: str) -> bool:
+    return any(word in ort_type for word in ("bfloat16", "float8", "float4", "int4", "int2"))
+
+
+def _copy_out(value: Any) -> np.ndarray:
+    """numpy() refuses these dtypes, so copy the bytes."""
+    elem_type = value.element_type()
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+    raw = ctypes.string_at(value.data_ptr(), math.prod(value.shape()) * dtype.itemsize)
+    return np.frombuffer(raw, dtype).reshape(value.shape())
+
+
+def time_runs(session: InferenceSession, feeds: dict[str, np.ndarray], runs: int, label: str) -> Timed:
+    """A first run (it compiles), then the median of `runs` more."""
+    with progress(f"Running on {label}"):
+        started = time.perf_counter()
+        outputs = run(session, feeds)
+        first = time.perf_counter() - started
+        laps = []
+        for _ in range(runs):
+            started = time.perf_counter()
+            run(session, feeds)
+            laps.append(time.perf_counter() - started)
+    return Timed(outputs, first * 1e3, statistics.median(laps) * 1e3)
