@@ -12,7 +12,7 @@ FLOOR = 1e-6  # the least scale a difference is divided by
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest absolute and relative difference over finite positions; `mismatch` says what can't be a matter of degree."""
+    """Largest absolute and relative difference over finite positions; `mismatch`: what is no matter of degree."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -23,6 +23,10 @@ class Difference:
         return Difference(
             max(self.absolute, other.absolute), max(self.relative, other.relative), self.mismatch or other.mismatch
         )
+
+    def exceeding(self, limit: float) -> str:
+        """What is wrong, for a message."""
+        return self.mismatch or f"by {self.relative:.3g} of the largest value, more than {limit:g}"
 
     def within(self, limit: float) -> bool:
         return not self.mismatch and self.relative <= limit

@@ -186,7 +186,7 @@ def _judge(findings: list[Finding]) -> None:
     for one in findings:
         if one.apart is not None and not one.apart.within(LIMIT):
             raise CommandError(
-                f"MLX and CPU disagree on {one.path}: {one.apart.mismatch or f'{one.apart.relative:.3g} (limit {LIMIT:g})'}",
+                f"MLX and CPU disagree on {one.path}: {one.apart.exceeding(LIMIT)}",
                 "Please report it with the output of: python -m ort_ep doctor.",
             )
     if all(one.timed is None for one in findings):

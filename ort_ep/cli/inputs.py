@@ -92,7 +92,7 @@ def read_array(spec: InputSpec, path: Path) -> np.ndarray:
     """The array in `path`, checked against the input's dtype, rank and fixed dimensions."""
     existing_file(path, f"the file for input {spec.name!r},")
     try:
-        array = np.load(path, allow_pickle=spec.dtype == object)
+        array = np.load(path, allow_pickle=spec.dtype.kind == "O")
     except OSError as error:
         raise CommandError(
             f"{path} can't be read: {error.strerror or error}", "Check the file's permissions."
@@ -104,7 +104,7 @@ def read_array(spec: InputSpec, path: Path) -> np.ndarray:
     # numpy.save keeps only the bytes of dtypes it does not know (bfloat16 and the like)
     if array.dtype.kind == "V" and array.dtype.itemsize == spec.dtype.itemsize and spec.dtype.isbuiltin == 2:
         array = array.view(spec.dtype)
-    if array.dtype != spec.dtype and not (spec.dtype == object and array.dtype.kind in "US"):
+    if array.dtype != spec.dtype and not (spec.dtype.kind == "O" and array.dtype.kind in "US"):
         raise CommandError(
             f"input {spec.name!r} takes {spec.dtype.name}, but {path} holds {array.dtype.name}",
             f"Save it again with array.astype({spec.dtype.name!r}).",
@@ -146,7 +146,7 @@ def random_array(
 ) -> np.ndarray:
     """Normal floats, integers within what they index, ones for masks, words for strings."""
     name, dtype = spec.name.lower(), spec.dtype
-    if dtype == object:
+    if dtype.kind == "O":
         return rng.choice(np.array(["alpha", "beta", "gamma"], object), shape)
     if dtype == np.bool_:
         return np.ones(shape, np.bool_) if "mask" in name else rng.random(shape) < 0.5

@@ -1,3 +1,61 @@
 """Where a session's nodes run, and why some stay on CPU."""
 
 from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ort_ep.cli.console import out, row, say, table
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+SHOWN = 12  # rows of declined operators
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Nodes of the optimised graph on MLX and elsewhere; `declined` counts (operator, reason); `failure`: MLX gave up."""
+
+    on_mlx: int
+    on_cpu: int
+    subgraphs: int
+    declined: tuple[tuple[str, str, int], ...]
+    failure: str = ""
+
+    @property
+    def share(self) -> float:
+        """The part of the nodes that runs on MLX, 0 to 1."""
+        return self.on_mlx / max(1, self.on_mlx + self.on_cpu)
+
+
+def placement(session: InferenceSession) -> Placement:
+    """Read the session's claim report."""
+    import ort_ep
+
+    report: Any = ort_ep.claim_report(session)
+    raise NotImplementedError(report, Counter)
+
+
+def show_placement(session: InferenceSession) -> Placement:
+    where = placement(session)
+    total = where.on_mlx + where.on_cpu
+    say(
+        f"{where.on_mlx} of {total} nodes ran on MLX ({where.share:.0%}) in {where.subgraphs} "
+        f"subgraph{'' if where.subgraphs == 1 else 's'}, {where.on_cpu} on CPU"
+    )
+    show_declined(where)
+    return where
+
+
+def show_declined(where: Placement) -> None:
+    """Why nodes stayed on CPU, the most frequent first."""
+    if where.declined:
+        made = table("", "on CPU", "nodes", "reason")
+        made.columns[2].justify = "left"
+        for op, reason, count in where.declined[:SHOWN]:
+            row(made, op, str(count), reason)
+        out().print(made)
+    if len(where.declined) > SHOWN:
+        say(f"... and {len(where.declined) - SHOWN} more kinds; ort_ep.claim_report(session) lists every node")

@@ -149,6 +149,6 @@ def _judge(
     for name, one in differences.items():
         if not one.within(limit):
             raise CommandError(
-                f"output {name!r} differs from the CPU provider's: {one.mismatch or f'{one.relative:.3g} (limit {limit:g})'}",
+                f"output {name!r} differs from the CPU provider's: {one.exceeding(limit)}",
                 "Quantised and float16 models may need --tolerance 5e-3; else please report it with the model.",
             )

@@ -1,6 +1,6 @@
 """Give the onnx package's light_* models seeded random weights.
 
-As shipped their weights are constant, so their outputs are too, and hide errors. The topology and sizes are the real ones.
+As shipped their weights are constant, so their outputs are too, and hide errors. Topology and sizes are the real ones.
 """
 
 from __future__ import annotations
