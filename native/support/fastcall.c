@@ -1,0 +1,376 @@
+// Vectorcall-like entry points for mlx-c. CPython is reached by dlsym and only through its stable ABI, so this needs
+// no Python headers and one binary serves 3.11 and newer; free-threaded builds lay objects out differently and are
+// refused by mlxc_support_python.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support.h"
+
+typedef struct Object Object;
+typedef struct Type Type;
+typedef intptr_t Ssize;
+
+struct Object {
+  Ssize references;
+  Type *type;
+};
+
+typedef struct {
+  Object base;
+  void *handle;
+} Handle;
+
+typedef struct {
+  const char *name;
+  int type;
+  Ssize offset;
+  int flags;
+  const char *doc;
+} MemberDef;
+
+typedef struct {
+  int slot;
+  void *function;
+} TypeSlot;
+
+typedef struct {
+  const char *name;
+  int basicsize;
+  int itemsize;
+  unsigned flags;
+  TypeSlot *slots;
+} TypeSpec;
+
+typedef struct {
+  const char *name;
+  Object *(*function)(Object *self, Object *const *args, Ssize n);
+  int flags;
+  const char *doc;
+} MethodDef;
+
+enum { T_ULONGLONG = 18, TP_DEALLOC = 52, TP_DOC = 56, TP_MEMBERS = 72, TP_FREE = 74, BASETYPE = 1 << 10, METH_FASTCALL = 0x80 };
+
+#define CPYTHON(X)                                                                      \
+  X(Object *, PyType_FromSpec, (TypeSpec *))                                            \
+  X(void *, PyType_GetSlot, (Type *, int))                                              \
+  X(Object *, PyType_GenericAlloc, (Type *, Ssize))                                     \
+  X(int, PyType_IsSubtype, (Type *, Type *))                                            \
+  X(Object *, PyCFunction_NewEx, (MethodDef *, Object *, Object *))                     \
+  X(Object *, PyCapsule_New, (void *, const char *, void *))                            \
+  X(void *, PyCapsule_GetPointer, (Object *, const char *))                             \
+  X(unsigned long long, PyLong_AsUnsignedLongLongMask, (Object *))                      \
+  X(long, PyLong_AsLong, (Object *))                                                    \
+  X(double, PyFloat_AsDouble, (Object *))                                               \
+  X(const char *, PyUnicode_AsUTF8AndSize, (Object *, Ssize *))                         \
+  X(Ssize, PySequence_Size, (Object *))                                                 \
+  X(Object *, PySequence_GetItem, (Object *, Ssize))                                    \
+  X(Object *, PyObject_CallFunction, (Object *, const char *, ...))                     \
+  X(void, PyErr_SetString, (Object *, const char *))                                    \
+  X(Object *, PyErr_Format, (Object *, const char *, ...))                              \
+  X(Object *, PyErr_NoMemory, (void))                                                   \
+  X(Object *, PyErr_Occurred, (void))                                                   \
+  X(void, Py_IncRef, (Object *))                                                        \
+  X(void, Py_DecRef, (Object *))
+
+#define MEMBER(result, name, parameters) result(*name) parameters;
+static struct {
+  CPYTHON(MEMBER)
+  Object **TypeError, **OverflowError, **RuntimeError;
+  Object *None;
+} py;
+static int ready;
+
+static int (*release_array)(void *);
+static void *(*new_vector)(const void *const *, size_t);
+static int (*release_vector)(void *);
+static _Thread_local void *thread_stream;
+static _Atomic(void *) default_stream;
+
+enum { WORDS = 16, DOUBLES = 4, INTS = 96, ITEMS = 64 };
+
+typedef struct {
+  const char *name;
+  void (*function)(void);
+  Type *result;
+  Object *on_error;
+  MethodDef method;
+  int n;          // Python arguments
+  int streams;    // 1 if the last of them is a stream
+  char signature[WORDS + 1];
+} Binding;
+
+// One call's C arguments: general registers and stack in words, floating-point registers apart, as the ABIs pass them.
+typedef struct {
+  uint64_t word[WORDS];
+  double number[DOUBLES];
+  int words, numbers, used;
+  int ints[INTS];
+  void *vector;
+} Call;
+
+int mlxc_support_python(size_t object_size) {
+  if (ready) return 0;
+  if (object_size != sizeof(Object)) return -1;
+#define FIND(result, name, parameters) \
+  if (!(*(void **)&py.name = dlsym(RTLD_DEFAULT, #name))) return -1;
+  CPYTHON(FIND)
+  if (!(py.TypeError = dlsym(RTLD_DEFAULT, "PyExc_TypeError")) ||
+      !(py.OverflowError = dlsym(RTLD_DEFAULT, "PyExc_OverflowError")) ||
+      !(py.RuntimeError = dlsym(RTLD_DEFAULT, "PyExc_RuntimeError")) ||
+      !(py.None = dlsym(RTLD_DEFAULT, "_Py_NoneStruct")))
+    return -1;
+  ready = 1;
+  return 0;
+}
+
+void mlxc_support_vectors(void *(*create)(const void *const *, size_t), int (*release)(void *)) {
+  new_vector = create;
+  release_vector = release;
+}
+
+void mlxc_support_thread_stream(void *stream) { thread_stream = stream; }
+void mlxc_support_default_stream(void *stream) { atomic_store_explicit(&default_stream, stream, memory_order_release); }
+
+static void handle_dealloc(Object *self) {
+  Type *type = self->type;
+  void *handle = ((Handle *)self)->handle;
+  if (handle) release_array(handle);
+  ((void (*)(void *))py.PyType_GetSlot(type, TP_FREE))(self);
+  py.Py_DecRef((Object *)type);
+}
+
+void *mlxc_support_handle_type(int (*release)(void *)) {
+  static MemberDef members[] = {
+      {"handle", T_ULONGLONG, offsetof(Handle, handle), 0, "address of the mlx_array; 0 once released"},
+      {NULL, 0, 0, 0, NULL},
+  };
+  static TypeSlot slots[] = {
+      {TP_DEALLOC, (void *)handle_dealloc},
+      {TP_MEMBERS, members},
+      {TP_DOC, (void *)"Owner of one mlx_array, released with the object."},
+      {0, NULL},
+  };
+  static TypeSpec spec = {"mlxc_py._sys.support.Handle", sizeof(Handle), 0, BASETYPE, slots};
+  if (!ready) return NULL;
+  release_array = release;
+  return py.PyType_FromSpec(&spec);
+}
+
+static int is_array(const Binding *f, Object *o) {
+  return o->type == f->result || py.PyType_IsSubtype(o->type, f->result);
+}
+
+static int wrong(const Binding *f, int position, const char *wanted) {
+  if (!py.PyErr_Occurred()) py.PyErr_Format(*py.TypeError, "%s: argument %d must be %s", f->name, position + 1, wanted);
+  return -1;
+}
+
+static int add_ints(const Binding *f, Call *c, int position, Object *o) {
+  if (o == py.None) {
+    c->word[c->words++] = 0;
+    c->word[c->words++] = 0;
+    return 0;
+  }
+  Ssize n = py.PySequence_Size(o);
+  if (n < 0) return -1;
+  if (n > INTS - c->used) return wrong(f, position, "a shorter sequence of integers");
+  int *values = c->ints + c->used;
+  for (Ssize i = 0; i < n; i++) {
+    Object *item = py.PySequence_GetItem(o, i);
+    if (!item) return -1;
+    long value = py.PyLong_AsLong(item);
+    py.Py_DecRef(item);
+    if (value == -1 && py.PyErr_Occurred()) return -1;
+    if (value != (int)value) {
+      py.PyErr_Format(*py.OverflowError, "%s: %ld in argument %d does not fit a 32-bit integer", f->name, value, position + 1);
+      return -1;
+    }
+    values[i] = (int)value;
+  }
+  c->used += (int)n;
+  c->word[c->words++] = (uint64_t)(uintptr_t)values;
+  c->word[c->words++] = (uint64_t)n;
+  return 0;
+}
+
+static int add_vector(const Binding *f, Call *c, int position, Object *o) {
+  const void *few[ITEMS];
+  Ssize n = py.PySequence_Size(o);
+  if (n < 0) return -1;
+  const void **items = n <= ITEMS ? few : malloc((size_t)n * sizeof *items);
+  if (!items) {
+    py.PyErr_NoMemory();
+    return -1;
+  }
+  Ssize i = 0;
+  for (; i < n; i++) {
+    Object *item = py.PySequence_GetItem(o, i);
+    if (!item) break;
+    int good = is_array(f, item);
+    items[i] = good ? ((Handle *)item)->handle : NULL;
+    py.Py_DecRef(item);  // the sequence still holds it, and mlx copies the handle's array below, under the GIL
+    if (!good) {
+      wrong(f, position, "a sequence of arrays");
+      break;
+    }
+  }
+  if (i == n) c->vector = new_vector(items, (size_t)n);
+  if (items != few) free(items);
+  c->word[c->words++] = (uint64_t)(uintptr_t)c->vector;
+  return i == n ? 0 : -1;
+}
+
+static int add_argument(const Binding *f, Call *c, int position, Object *o) {
+  switch (f->signature[position]) {
+    case 'a':
+      if (is_array(f, o))
+        c->word[c->words++] = (uint64_t)(uintptr_t)((Handle *)o)->handle;
+      else if (o == py.None)
+        c->word[c->words++] = 0;
+      else
+        return wrong(f, position, "an array");
+      return 0;
+    case 'i': {
+      uint64_t value = py.PyLong_AsUnsignedLongLongMask(o);
+      if (value == UINT64_MAX && py.PyErr_Occurred()) return -1;
+      c->word[c->words++] = value;
+      return 0;
+    }
+    case 'n':
+      return add_ints(f, c, position, o);
+    case 'v':
+      return add_vector(f, c, position, o);
+    case 'o': {
+      uint64_t value = o == py.None ? 0 : py.PyLong_AsUnsignedLongLongMask(o);
+      if (value == UINT64_MAX && py.PyErr_Occurred()) return -1;
+      c->word[c->words++] = o == py.None ? 0 : (value & UINT32_MAX) | (uint64_t)1 << 32;
+      return 0;
+    }
+    case 'g':
+    case 'f':
+    case 'd': {
+      if (o == py.None && f->signature[position] == 'g') {
+        c->word[c->words++] = 0;
+        return 0;
+      }
+      double value = py.PyFloat_AsDouble(o);
+      if (value == -1.0 && py.PyErr_Occurred()) return -1;
+      if (f->signature[position] == 'd') {
+        c->number[c->numbers++] = value;
+        return 0;
+      }
+      float single = (float)value;
+      uint32_t bits;
+      memcpy(&bits, &single, sizeof bits);
+      if (f->signature[position] == 'g')
+        c->word[c->words++] = bits | (uint64_t)1 << 32;
+      else  // a float is the low half of the register that would carry a double
+        memcpy(&c->number[c->numbers++], &(uint64_t){bits}, sizeof(double));
+      return 0;
+    }
+    case 'z': {
+      const char *text = o == py.None ? NULL : py.PyUnicode_AsUTF8AndSize(o, NULL);
+      if (!text && o != py.None) return -1;
+      c->word[c->words++] = (uint64_t)(uintptr_t)text;
+      return 0;
+    }
+    default: {  // 's'
+      uint64_t stream = o == py.None ? 0 : py.PyLong_AsUnsignedLongLongMask(o);
+      if (stream == UINT64_MAX && py.PyErr_Occurred()) return -1;
+      c->word[c->words++] = stream;
+      return 0;
+    }
+  }
+}
+
+typedef int (*Few)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+typedef int (*FewFloat)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, double, double, double, double);
+typedef int (*Many)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                    uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, double, double, double, double);
+
+// Arguments beyond a function's own are ignored by it: the caller clears the stack in every ABI served here.
+static int invoke(void (*function)(void), const Call *c) {
+  const uint64_t *w = c->word;
+  const double *d = c->number;
+  if (c->words > 8)
+    return ((Many)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13], w[14],
+                            w[15], d[0], d[1], d[2], d[3]);
+  if (c->numbers) return ((FewFloat)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], d[0], d[1], d[2], d[3]);
+  return ((Few)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+}
+
+static Object *call(Object *self, Object *const *args, Ssize n) {
+  const Binding *f = py.PyCapsule_GetPointer(self, NULL);
+  if (n != f->n && n != f->n - f->streams)
+    return py.PyErr_Format(*py.TypeError, "%s takes %d arguments, %zd given", f->name, f->n, n);
+  void *made = NULL;
+  Call c;
+  c.words = c.numbers = c.used = 0;
+  c.vector = NULL;
+  c.word[c.words++] = (uint64_t)(uintptr_t)&made;
+  int status = 0;
+  for (int i = 0; i < n && !status; i++) status = add_argument(f, &c, i, args[i]);
+  if (!status) {
+    if (f->streams) {
+      if (n < f->n) c.word[c.words++] = 0;
+      uint64_t *stream = &c.word[c.words - 1];
+      if (!*stream) *stream = (uint64_t)(uintptr_t)thread_stream;
+      if (!*stream) *stream = (uint64_t)(uintptr_t)atomic_load_explicit(&default_stream, memory_order_acquire);
+    }
+    status = invoke(f->function, &c);
+    if (c.vector) release_vector(c.vector);
+    if (!status) {
+      Handle *result = (Handle *)py.PyType_GenericAlloc(f->result, 0);
+      if (result)
+        result->handle = made;
+      else
+        release_array(made);
+      return (Object *)result;
+    }
+    Object *unexpected = py.PyObject_CallFunction(f->on_error, "s", f->name);
+    if (unexpected) {
+      py.Py_DecRef(unexpected);
+      py.PyErr_SetString(*py.RuntimeError, f->name);
+    }
+    return NULL;
+  }
+  if (c.vector) release_vector(c.vector);
+  return NULL;
+}
+
+void *mlxc_support_bind(const char *name, void (*function)(void), const char *signature, void *result, void *on_error) {
+  if (!ready) return NULL;
+  size_t length = strlen(signature);
+  int words = 1, numbers = 0;
+  for (const char *s = signature; *s; s++) {
+    numbers += *s == 'f' || *s == 'd';
+    words += *s == 'n' ? 2 : *s != 'f' && *s != 'd';
+  }
+#if defined(__APPLE__) && defined(__aarch64__)
+  int most = 9;  // stack arguments are packed at their own size there; the first one is at the same place either way
+#else
+  int most = WORDS;
+#endif
+  if (words > most || numbers > DOUBLES)
+    return py.PyErr_Format(*py.TypeError, "%s: too many arguments for a fast call", name);
+  Binding *f = calloc(1, sizeof *f);  // lives as long as the process, as the functions bound here do
+  if (!f) return py.PyErr_NoMemory();
+  f->name = strdup(name);
+  f->function = function;
+  f->result = result;
+  f->on_error = on_error;
+  f->n = (int)length;
+  f->streams = length && signature[length - 1] == 's';
+  memcpy(f->signature, signature, length + 1);
+  f->method = (MethodDef){f->name, call, METH_FASTCALL, NULL};
+  py.Py_IncRef(result);
+  py.Py_IncRef(on_error);
+  Object *capsule = py.PyCapsule_New(f, NULL, NULL);
+  if (!capsule) return NULL;
+  Object *callable = py.PyCFunction_NewEx(&f->method, capsule, NULL);
+  py.Py_DecRef(capsule);
+  return callable;
+}
