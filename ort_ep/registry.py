@@ -28,6 +28,11 @@ COMPLEX: Final = frozenset({"complex64"})
 NUMERIC: Final = FLOATS | INTS
 ANY: Final = NUMERIC | BOOL | COMPLEX
 
+# Their result changes from call to call, so it is never computed once at compile time.
+IMPURE: Final = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+)
+
 INJECTED: Final = frozenset({"n_outputs", "node", "opset"})
 
 Dtypes = frozenset[str] | Mapping[str, frozenset[str]]
@@ -49,6 +54,7 @@ class Handler:
     fold: Callable[..., Any] | None
     host_result: bool
     host_step: bool
+    pure: bool
     override: bool
     parameters: tuple[str, ...]
     required: int
@@ -99,6 +105,7 @@ class Registry:
         fold: Callable[..., Any] | bool | None = None,
         host_result: bool = False,
         host_step: bool = False,
+        pure: bool | None = None,
         override: bool = False,
     ) -> Callable[[F], F]:
         """Register the decorated function as the translation of an ONNX operator.
@@ -111,6 +118,7 @@ class Registry:
         fold: numpy twin for host-known inputs (True: the handler itself takes numpy), so shape arithmetic stays there.
         host_result: the handler returns numpy whatever it is given (Shape, Size): it reads only shapes.
         host_step: all inputs are numpy and the plan is split here; only where an output's shape depends on data.
+        pure: False where the result changes from call to call (default: false for ONNX's random operators).
         override: replace what is registered. Without it a duplicate is a ValueError.
         """
 
@@ -118,8 +126,23 @@ class Registry:
             module = getattr(function, "__module__", "")
             if self._package is not None and not module.startswith(self._package):
                 self.load()  # a user's op must meet ours as a duplicate now, not when ours are imported later
+            parts = _signature(name, function, host)
             self.add(
-                _handler(name, domain, since, function, host, dtypes, claim, fold, host_result, host_step, override)
+                Handler(
+                    domain=_domain(domain),
+                    name=name,
+                    since=since,
+                    function=function,
+                    host=frozenset(host),
+                    dtypes=_dtypes(dtypes),
+                    claim=claim,
+                    fold=function if fold is True else (fold or None),
+                    host_result=host_result,
+                    host_step=host_step,
+                    pure=name not in IMPURE if pure is None else pure,
+                    override=override,
+                    **parts,
+                )
             )
             return function
 
@@ -178,66 +201,32 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _handler(
-    name: str,
-    domain: str,
-    since: int,
-    function: Callable[..., Any],
-    host: Collection[str],
-    dtypes: Collection[str] | Mapping[str, Collection[str]],
-    claim: Claim | None,
-    fold: Callable[..., Any] | bool | None,
-    host_result: bool,
-    host_step: bool,
-    override: bool,
-) -> Handler:
-    positional: list[str] = []
-    required = 0
-    variadic: str | None = None
-    attributes: set[str] = set()
-    required_attributes: set[str] = set()
-    any_attribute = False
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            positional.append(parameter.name)
-            required += parameter.default is parameter.empty
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            variadic = parameter.name
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            any_attribute = True
-        else:
-            attributes.add(parameter.name)
-            if parameter.default is parameter.empty:
-                required_attributes.add(parameter.name)
-    if isinstance(host, str):
-        raise TypeError(f"{name}: host is a tuple of parameter names, not the string {host!r}")
-    unknown = set(host) - {*positional, variadic}
-    if unknown:
-        raise ValueError(f"{name}: host names {sorted(unknown)}, but the handler's inputs are {positional}")
+def _dtypes(dtypes: Collection[str] | Mapping[str, Collection[str]]) -> Dtypes:
     if isinstance(dtypes, Mapping):
-        allowed: Dtypes = {key: frozenset(names) for key, names in dtypes.items()}
-    else:
-        allowed = frozenset(dtypes)
-    return Handler(
-        domain=_domain(domain),
-        name=name,
-        since=since,
-        function=function,
-        host=frozenset(host),
-        dtypes=allowed,
-        claim=claim,
-        fold=function if fold is True else (fold or None),
-        host_result=host_result,
-        host_step=host_step,
-        override=override,
-        parameters=tuple(positional),
-        required=required,
-        variadic=variadic,
-        attributes=frozenset(attributes - INJECTED),
-        required_attributes=frozenset(required_attributes - INJECTED),
-        any_attribute=any_attribute,
-        injected=frozenset(attributes & INJECTED),
-    )
+        return {key: frozenset(names) for key, names in dtypes.items()}
+    return frozenset(dtypes)
+
+
+def _signature(name: str, function: Callable[..., Any], host: Collection[str]) -> dict[str, Any]:
+    """What the handler's signature says, as fields of Handler; TypeError where `host` does not fit it."""
+    parameters = inspect.signature(function).parameters.values()
+    positional = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    keywords = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
+    variadic = next((item.name for item in parameters if item.kind is item.VAR_POSITIONAL), None)
+    inputs = [item.name for item in positional] + ([variadic] if variadic else [])
+    if isinstance(host, str) or set(host) - set(inputs):
+        raise TypeError(f"{name}: host={host!r} must be a tuple of names among the handler's inputs {inputs}")
+    attributes = {item.name for item in keywords}
+    required = {item.name for item in keywords if item.default is item.empty}
+    return {
+        "parameters": tuple(item.name for item in positional),
+        "required": sum(item.default is item.empty for item in positional),
+        "variadic": variadic,
+        "attributes": frozenset(attributes - INJECTED),
+        "required_attributes": frozenset(required - INJECTED),
+        "any_attribute": any(item.kind is item.VAR_KEYWORD for item in parameters),
+        "injected": frozenset(attributes & INJECTED),
+    }
 
 
 REGISTRY: Final = Registry("ort_ep.ops")

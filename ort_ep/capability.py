@@ -1,0 +1,223 @@
+"""Which nodes of a graph MLX can take, and the reason for every one it can't."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ort_ep import dtypes
+from ort_ep.graph import Graph, Node, Value
+from ort_ep.registry import REGISTRY, Handler, Registry
+
+# Bodies may call functions in turn; ONNX forbids recursion, a broken model may still hold it.
+MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Translation:
+    """One handler call: what a claimed node becomes (several where the node is a function)."""
+
+    node: Node
+    handler: Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision on one node: the calls that translate it, or the reason it stays on the CPU provider."""
+
+    node: Node
+    calls: tuple[Translation, ...] = ()
+    reason: str = ""
+
+    @property
+    def claimed(self) -> bool:
+        return not self.reason
+
+
+@dataclass(slots=True)
+class Analyzer:
+    """Decides nodes of one graph. `device` is "cpu" or "gpu": MLX's GPU back ends have no float64."""
+
+    graph: Graph
+    registry: Registry = REGISTRY
+    device: str = "cpu"
+    _functions: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.registry.load()
+        self._functions = self.graph.functions
+
+    def verdicts(self) -> list[Verdict]:
+        """One verdict per node, in order."""
+        return [self.verdict(node) for node in self.graph.nodes]
+
+    def verdict(self, node: Node) -> Verdict:
+        answer = self._translate(node, 0)
+        return Verdict(node, reason=answer) if isinstance(answer, str) else Verdict(node, tuple(answer))
+
+    def _translate(self, node: Node, depth: int) -> list[Translation] | str:
+        handler = self.registry.lookup(node.domain, node.op_type, node.since_version)
+        if handler is not None:
+            return self._reason(node, handler) or [Translation(node, handler)]
+        missing = self._missing(node)
+        if node.bodies or depth >= MAX_DEPTH:
+            return missing
+        from ort_ep import functions  # pulls in onnx, which a graph of known operators does not need
+
+        body = functions.expand(node, self._functions)
+        if body is None:
+            return missing
+        calls: list[Translation] = []
+        for inner in body:
+            answer = self._translate(inner, depth + 1)
+            if isinstance(answer, str):
+                return f"function body: {inner.op_type}: {answer}"
+            calls += answer
+        return calls
+
+    def _missing(self, node: Node) -> str:
+        if node.bodies:
+            return "control flow stays on the CPU provider (nodes inside its bodies are claimed)"
+        versions = self.registry.versions(node.domain, node.op_type)
+        if versions:
+            return f"no handler for version {node.since_version} (oldest: {versions[0]})"
+        return "no handler and no function body that can be translated"
+
+    def _reason(self, node: Node, handler: Handler) -> str | None:
+        return (
+            _attribute_reason(node, handler)
+            or _arity_reason(node, handler)
+            or self._type_reason(node, handler)
+            or _claim_reason(node, handler)
+        )
+
+    def _type_reason(self, node: Node, handler: Handler) -> str | None:
+        rule = _rule(handler, node)
+        for index, value in enumerate(node.inputs):
+            if value is not None:
+                allowed = rule.inputs(index, handler)
+                reason = self._value_reason(value, allowed, f"input {handler.parameter(index)}")
+                if reason:
+                    return reason
+        for index, value in enumerate(node.outputs):
+            if value is not None:
+                reason = self._value_reason(value, rule.outputs(index), f"output {index}")
+                if reason:
+                    return reason
+        return None
+
+    def _value_reason(self, value: Value, allowed: frozenset[str] | None, what: str) -> str | None:
+        if value.kind != "tensor":
+            return f"{what} is of {value.kind} type"
+        if value.elem_type is None:
+            return f"{what} has no known element type"
+        name = dtypes.name_of(value.elem_type)
+        row = dtypes.ELEM_TYPES.get(value.elem_type)
+        if allowed is not None and name not in allowed:
+            return f"{what} is {name}; the handler takes {', '.join(sorted(allowed))}"
+        if allowed is None and (row is None or row.mlx is None):
+            return f"{what} is {name}, which MLX does not have"
+        if name == "float64" and self.device == "gpu":
+            return f"{what} is float64, which MLX has on the CPU device only"
+        return None
+
+
+def _attribute_reason(node: Node, handler: Handler) -> str | None:
+    if node.unreadable:
+        return f"attribute {min(node.unreadable)} can't be read"
+    if not handler.any_attribute:
+        for name in node.attributes.keys() - handler.attributes:
+            if not _is_default(node, name):
+                return f"attribute {name}={node.attributes[name]!r} is not supported"
+    missing = handler.required_attributes - node.attributes.keys() - node.bodies.keys()
+    if missing:
+        return f"attribute {min(missing)} is missing"
+    return None
+
+
+def _is_default(node: Node, name: str) -> bool:
+    """ORT writes every schema default into a node; one that the handler does not know changes nothing."""
+    import onnx
+
+    try:
+        declared = onnx.defs.get_schema(node.op_type, node.since_version, node.domain).attributes.get(name)
+    except onnx.defs.SchemaError:
+        return False
+    if declared is None or not declared.default_value.type:
+        return False
+    default = onnx.helper.get_attribute_value(declared.default_value)
+    given = node.attributes[name]
+    if isinstance(default, float):  # both are float32, one of them printed in decimal
+        return isinstance(given, float) and np.float32(given) == np.float32(default)
+    if isinstance(default, bytes):
+        default = default.decode()
+    return bool(given == (tuple(default) if isinstance(default, list) else default))
+
+
+def _arity_reason(node: Node, handler: Handler) -> str | None:
+    if handler.variadic is None and len(node.inputs) > len(handler.parameters):
+        return f"{len(node.inputs)} inputs; the handler takes {len(handler.parameters)}"
+    for index in range(handler.required):
+        if node.input(index) is None:
+            return f"input {handler.parameters[index]} is absent"
+    return None
+
+
+def _claim_reason(node: Node, handler: Handler) -> str | None:
+    if handler.claim is None:
+        return None
+    try:
+        return handler.claim(node)
+    except Exception as error:  # a predicate's bug must cost one node, not the graph
+        return f"its claim predicate failed: {type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A handler's `dtypes` resolved against the operator's schema: allowed names by position, None = what MLX holds."""
+
+    every: frozenset[str] | None
+    by_parameter: Mapping[str, frozenset[str]]
+    formal_inputs: tuple[frozenset[str] | None, ...]
+    formal_outputs: tuple[frozenset[str] | None, ...]
+
+    def inputs(self, index: int, handler: Handler) -> frozenset[str] | None:
+        parameter = handler.parameter(index)
+        if parameter in self.by_parameter:
+            return self.by_parameter[parameter]
+        if self.every is not None:
+            return None if parameter in handler.host else self.every
+        return _at(self.formal_inputs, index)
+
+    def outputs(self, index: int) -> frozenset[str] | None:
+        return _at(self.formal_outputs, index)
+
+
+def _at(rows: Sequence[frozenset[str] | None], index: int) -> frozenset[str] | None:
+    return rows[min(index, len(rows) - 1)] if rows else None  # the last formal parameter may be variadic
+
+
+def _rule(handler: Handler, node: Node) -> _Rule:
+    return _cached_rule(handler, node.op_type, node.since_version, node.domain)
+
+
+@cache
+def _cached_rule(handler: Handler, op_type: str, version: int, domain: str) -> _Rule:
+    if isinstance(handler.dtypes, frozenset):
+        return _Rule(handler.dtypes, {}, (), ())
+    declared = handler.dtypes
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return _Rule(None, declared, (), ())
+
+    def allowed(formal: Any) -> frozenset[str] | None:
+        return declared.get(formal.type_str) or declared.get(formal.name)
+
+    return _Rule(None, declared, tuple(map(allowed, schema.inputs)), tuple(map(allowed, schema.outputs)))

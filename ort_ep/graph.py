@@ -1,0 +1,266 @@
+"""Snapshot of a graph: nodes, values, initializers, nested bodies. Later stages touch only this, never ORT's objects.
+
+Addresses in it are ORT's memory and hold only during the callback that delivered the graph: see `Initializer.view`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Any
+
+import numpy as np
+
+from ort_ep import dtypes
+
+Dim = int | str | None
+
+
+class Flags(IntFlag):
+    """What a value is to its graph (contract of the plugin's graph document)."""
+
+    REQUIRED_INPUT = 1
+    OPTIONAL_INPUT = 2
+    OUTPUT = 4
+    CONSTANT = 8
+    OUTER = 16
+
+
+NONE = Flags(0)
+
+
+@dataclass(slots=True, eq=False)
+class Initializer:
+    """A tensor stored with the model, either in ORT's memory (`address`) or owned here (`array`)."""
+
+    elem_type: int
+    shape: tuple[int, ...]
+    nbytes: int
+    address: int = 0
+    array: np.ndarray[Any, Any] | None = None
+    external: tuple[str, int, int] | None = None
+
+    def view(self) -> np.ndarray[Any, Any]:
+        """The content as a read-only array; over ORT's memory it is valid only during the current callback."""
+        if self.array is not None:
+            return self.array
+        if not self.nbytes:
+            return np.zeros(self.shape, dtypes.numpy_dtype(self.elem_type))
+        memory = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
+        return decode(self.elem_type, self.shape, np.frombuffer(memory, np.uint8))
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """An edge of the graph. `elem_type` and `shape` are None where unknown; a dim is an int, a symbol or None."""
+
+    index: int
+    name: str
+    kind: str = "unknown"
+    elem_type: int | None = None
+    shape: tuple[Dim, ...] | None = None
+    flags: Flags = NONE
+    initializer: Initializer | None = None
+
+    @property
+    def constant(self) -> Initializer | None:
+        """The initializer, where no caller can replace it."""
+        return self.initializer if self.flags & Flags.CONSTANT else None
+
+    @property
+    def dtype(self) -> str:
+        """The dtype's name, or a word for why there is none."""
+        if self.kind != "tensor":
+            return self.kind
+        return "unknown" if self.elem_type is None else dtypes.name_of(self.elem_type)
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ",".join("?" if dim is None else str(dim) for dim in self.shape)
+        return f"{self.name}: {self.dtype}[{dims}]"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operator call. Absent optional inputs and outputs are None; attributes are Python and numpy values."""
+
+    position: int
+    name: str
+    op_type: str
+    domain: str
+    since_version: int
+    opset: int
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value | None, ...]
+    attributes: dict[str, Any]
+    unreadable: frozenset[str] = frozenset()
+    implicit: tuple[Value, ...] = ()
+    bodies: dict[str, Graph] = field(default_factory=dict)
+    id: int = -1
+
+    def input(self, index: int) -> Value | None:
+        """Input `index`, None where it is absent or not listed."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def constant(self, index: int) -> np.ndarray[Any, Any] | None:
+        """The value of a constant input (valid during the current callback), None where it is not constant."""
+        value = self.input(index)
+        return value.constant.view() if value is not None and value.constant is not None else None
+
+    @property
+    def n_outputs(self) -> int:
+        """How many outputs the handler must return: up to the last one that is used."""
+        return max((index + 1 for index, value in enumerate(self.outputs) if value is not None), default=0)
+
+    @property
+    def title(self) -> str:
+        """Op type and name, for messages."""
+        prefix = f"{self.domain}::" if self.domain else ""
+        return f"{prefix}{self.op_type} {self.name!r}" if self.name else f"{prefix}{self.op_type}"
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """Nodes in topological order and the values between them. `functions` are the model's own (serialised protos)."""
+
+    name: str
+    opsets: dict[str, int]
+    inputs: list[Value]
+    outputs: list[Value]
+    values: list[Value]
+    nodes: list[Node]
+    model_path: str = ""
+    ir_version: int = 0
+    parent_node: str | None = None
+    functions: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def outer(self) -> Iterator[Value]:
+        """Values that come from an enclosing graph."""
+        return (value for value in self.values if value.flags & Flags.OUTER)
+
+
+def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """ONNX tensor bytes (uint8) as a read-only array; sub-byte types are unpacked, the others stay a view."""
+    row = dtypes.ELEM_TYPES[elem_type]
+    numpy_dtype = dtypes.numpy_dtype(elem_type)
+    if row.bits >= 8:
+        array = raw.view(numpy_dtype).reshape(tuple(shape))
+    else:
+        per_byte = 8 // row.bits
+        shifts = np.arange(per_byte, dtype=np.uint8) * row.bits  # the first element sits in the low bits
+        parts = (raw[:, None] >> shifts) & np.uint8((1 << row.bits) - 1)
+        flat = parts.reshape(-1)[: math.prod(shape)]
+        if row.name.startswith("int"):
+            flat = ((flat.astype(np.int8) ^ (1 << (row.bits - 1))) - (1 << (row.bits - 1))).astype(numpy_dtype)
+        elif row.name.startswith("uint"):
+            flat = flat.astype(numpy_dtype)
+        else:
+            flat = flat.view(numpy_dtype)
+        array = flat.reshape(tuple(shape))
+    array.flags.writeable = False
+    return array
+
+
+def parse(document: bytes) -> Graph:
+    """The plugin's graph document as a Graph."""
+    return _graph(json.loads(document), {})
+
+
+def _graph(data: Mapping[str, Any], outer_opsets: Mapping[str, int]) -> Graph:
+    values = [_value(index, row) for index, row in enumerate(data["values"])]
+    opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in data["opsets"].items()}
+    opsets = opsets or dict(outer_opsets)
+    nodes = [_node(position, row, values, opsets) for position, row in enumerate(data["nodes"])]
+    return Graph(
+        name=data["name"],
+        opsets=opsets,
+        inputs=[values[index] for index in data["inputs"]],
+        outputs=[values[index] for index in data["outputs"]],
+        values=values,
+        nodes=nodes,
+        model_path=data.get("model_path") or "",
+        ir_version=data.get("ir_version") or 0,
+        parent_node=data.get("parent_node"),
+    )
+
+
+def _value(index: int, row: Sequence[Any]) -> Value:
+    name, kind, flags, *rest = row
+    value = Value(index, name, flags=Flags(flags))
+    if isinstance(kind, dict):
+        value.kind = str(kind["kind"])
+    elif kind is not None:
+        value.kind, value.elem_type = "tensor", kind[0] or None
+        value.shape = None if kind[1] is None else tuple(kind[1])
+    if rest and rest[0]:
+        address, nbytes, elem_type, dims = rest[0]
+        external = tuple(rest[1]) if len(rest) > 1 and rest[1] else None
+        value.initializer = Initializer(elem_type, tuple(dims), nbytes, address, external=external)
+    return value
+
+
+def _node(position: int, row: Sequence[Any], values: Sequence[Value], opsets: Mapping[str, int]) -> Node:
+    identity, name, op_type, domain, since_version, inputs, outputs, attributes, implicit, bodies = row
+    domain = "" if domain == "ai.onnx" else domain
+    decoded: dict[str, Any] = {}
+    unreadable = set()
+    body_names = {body[0] for body in bodies}
+    for attribute, kind, content in attributes:
+        if attribute in body_names:
+            continue
+        try:
+            decoded[attribute] = _ATTRIBUTE_KINDS[kind](content)
+        except (KeyError, TypeError):
+            unreadable.add(attribute)
+    return Node(
+        position=position,
+        name=name,
+        op_type=op_type,
+        domain=domain,
+        since_version=since_version,
+        opset=opsets.get(domain, since_version),
+        inputs=_trimmed(values, inputs),
+        outputs=_trimmed(values, outputs),
+        attributes=decoded,
+        unreadable=frozenset(unreadable),
+        implicit=tuple(values[index] for index in implicit),
+        bodies={attribute: _graph(body, opsets) for attribute, body in bodies},
+        id=identity,
+    )
+
+
+def _trimmed(values: Sequence[Value], indices: Sequence[int]) -> tuple[Value | None, ...]:
+    found: list[Value | None] = [values[index] if index >= 0 else None for index in indices]
+    while found and found[-1] is None:
+        found.pop()
+    return tuple(found)
+
+
+def _tensor_attribute(content: Sequence[Any]) -> np.ndarray[Any, Any]:
+    elem_type, dims, address, nbytes = content
+    if not nbytes:
+        return np.zeros(tuple(dims), dtypes.numpy_dtype(elem_type))
+    return decode(elem_type, dims, np.frombuffer(ctypes.string_at(address, nbytes), np.uint8).copy())
+
+
+_ATTRIBUTE_KINDS: Mapping[str, Any] = {
+    "i": int,
+    "f": float,  # non-finite values come as the strings "nan", "inf", "-inf"
+    "s": str,
+    "b": bytes.fromhex,
+    "I": lambda items: tuple(int(item) for item in items),
+    "F": lambda items: tuple(float(item) for item in items),
+    "S": tuple,
+    "t": _tensor_attribute,
+}

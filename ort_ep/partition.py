@@ -1,0 +1,98 @@
+"""Claimed nodes grouped into clusters: convex, as few as the graph allows, with an acyclic quotient, in linear time.
+
+A topological order is cut into alternating phases: first every node of the CPU side that is ready, then every claimed
+node that is ready, until neither is. A cluster is one claimed phase. It is convex because it is an interval of a
+topological order with nothing else in it, and no two can be merged: a node waits for a later phase only where an
+unclaimed node between depends on the earlier one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from ort_ep.graph import Graph, Node, Value
+
+# One run of a cluster costs a thread round trip and two boundary copies; below this the CPU provider is done earlier.
+BREAK_EVEN_US = 100.0
+FLOPS_PER_US = 50_000.0
+ELEMENTS_PER_US = 1_000.0
+
+
+def predecessors(nodes: Sequence[Node]) -> list[list[int]]:
+    """For each node the positions it depends on, also through what its bodies capture; duplicates kept."""
+    producer = {id(value): i for i, node in enumerate(nodes) for value in node.outputs if value is not None}
+    return [[producer[id(v)] for v in (*node.inputs, *node.implicit) if id(v) in producer] for node in nodes]
+
+
+def clusters(graph: Graph, claimed: Sequence[bool]) -> list[list[int]]:
+    """Positions of the claimed nodes, grouped; each group in topological order, groups in execution order."""
+    return phases(predecessors(graph.nodes), claimed)
+
+
+def phases(before: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[list[int]]:
+    """The partition itself, on bare dependency lists."""
+    waiting = [len(positions) for positions in before]
+    after: list[list[int]] = [[] for _ in before]
+    for position, needed in enumerate(before):
+        for other in needed:
+            after[other].append(position)
+    ready: dict[bool, deque[int]] = {False: deque(), True: deque()}
+    for position, count in enumerate(waiting):
+        if not count:
+            ready[bool(claimed[position])].append(position)
+    groups: list[list[int]] = []
+
+    def drain(side: bool) -> list[int]:
+        done = []
+        queue = ready[side]
+        while queue:
+            position = queue.popleft()
+            done.append(position)
+            for other in after[position]:
+                waiting[other] -= 1
+                if not waiting[other]:
+                    ready[bool(claimed[other])].append(other)
+        return done
+
+    while ready[False] or ready[True]:
+        drain(False)
+        group = drain(True)
+        if group:
+            groups.append(sorted(group))  # the graph's own order is topological and frees values sooner
+    return groups
+
+
+def cost_reason(nodes: Iterable[Node], estimate: Callable[[Node], float | None] | None = None) -> str | None:
+    """Why a cluster does not pay, None where it does or where its shapes leave that open."""
+    total = 0.0
+    for node in nodes:
+        cost = (estimate or microseconds)(node)
+        if cost is None:
+            return None
+        total += cost
+        if total >= BREAK_EVEN_US:
+            return None
+    return f"cost: about {total:.0f} us of work is less than the {BREAK_EVEN_US:.0f} us a run on MLX costs"
+
+
+def microseconds(node: Node) -> float | None:
+    """A node's rough time on one CPU core, None where a shape is not known."""
+    sizes = [_size(value) for value in (*node.inputs, *node.outputs) if value is not None]
+    if None in sizes:
+        return None
+    produced = sum(_size(value) or 0 for value in node.outputs if value is not None)
+    time = sum(size or 0 for size in sizes) / ELEMENTS_PER_US
+    weight = node.input(1)
+    if node.op_type in ("MatMul", "Gemm", "Conv", "ConvTranspose") and weight is not None and weight.shape:
+        inner = node.inputs[0].shape[-1] if node.inputs[0] is not None and node.inputs[0].shape else 1
+        per_output = math.prod(weight.shape[1:]) if "Conv" in node.op_type else inner  # type: ignore[arg-type]
+        time += 2.0 * produced * int(per_output or 1) / FLOPS_PER_US
+    return time
+
+
+def _size(value: Value) -> int | None:
+    if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
+        return None
+    return math.prod(value.shape)  # type: ignore[arg-type]
