@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bindgen.model import Api, Enum, Function, Struct, declare
+from bindgen.model import Api, Enum, Function, Param, Struct, declare
 
 
 def differences(old: Api, new: Api) -> list[str]:
@@ -35,8 +35,8 @@ def _functions(old: Api, new: Api) -> Iterator[str]:
             yield f"+ {f.signature}"
 
 
-def _member(m: object) -> str:
-    return m.signature if isinstance(m, Function) else declare(getattr(m, "type"), getattr(m, "name"))
+def _member(m: Param | Function) -> str:
+    return m.signature if isinstance(m, Function) else declare(m.type, m.name)
 
 
 def _structs(old: Api, new: Api) -> Iterator[str]:

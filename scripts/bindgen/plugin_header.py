@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bindgen.model import Api, BindgenError, Enum, Function, Models, Struct, declare, renders
+from bindgen.model import Api, BindgenError, Enum, Function, Models, Param, Struct, declare, renders
 
 # The tables that the plugin fills or calls through; what they hold by value or name as callback follows from them.
 ROOTS = (
@@ -24,11 +24,11 @@ ROOTS = (
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def types_of(member: object) -> list[str]:
+def types_of(member: Param | Function) -> list[str]:
     """C type texts that a struct member mentions."""
     if isinstance(member, Function):
         return [member.result, *(p.type for p in member.params)]
-    return [getattr(member, "type")]
+    return [member.type]
 
 
 def closure(api: Api) -> tuple[list[Struct], list[str], list[str], list[Enum]]:
@@ -75,7 +75,7 @@ def render(models: Models) -> str:
     api = models.ort
     structs, opaque, callbacks, enums = closure(api)
     out = [
-        f"/* ONNX Runtime's C API {api.constants['ORT_API_VERSION']} and plugin EP API, as far as the plugin uses them. */",
+        f"/* ONNX Runtime's C API {api.constants['ORT_API_VERSION']} and plugin EP API, the part the plugin uses. */",
         "#ifndef MLXC_ORT_ABI_H",
         "#define MLXC_ORT_ABI_H",
         "",

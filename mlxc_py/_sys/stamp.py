@@ -1,0 +1,41 @@
+"""What a libmlxc was built from, written beside it by the build, which is why this needs the standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+SOURCES = (".c", ".cpp", ".h", ".hpp", ".map")
+
+
+def stamp_path(library: Path) -> Path:
+    """Where the stamp of a library lies: `libmlxc.json` beside `libmlxc.so`."""
+    return library.with_suffix(".json")
+
+
+def read_stamp(library: Path) -> dict[str, Any] | None:
+    """The stamp of a library, None where there is none; ValueError when it cannot be read."""
+    path = stamp_path(library)
+    if not path.is_file():
+        return None
+    stamp = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(stamp, dict) or "mlx_version" not in stamp:
+        raise ValueError(f"{path} is not a stamp written by the build")
+    return stamp
+
+
+def write_stamp(library: Path, mlx_version: str, native: Path) -> None:
+    """Write the stamp of a library just built from the sources in `native`."""
+    stamp = {"mlx_version": mlx_version, "source_hash": source_hash(native)}
+    stamp_path(library).write_text(json.dumps(stamp) + "\n", encoding="utf-8")
+
+
+def source_hash(native: Path) -> str:
+    """SHA-256 over names and contents of the C and C++ sources below `native`."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in native.rglob("*") if p.suffix in SOURCES):
+        digest.update(path.relative_to(native).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
