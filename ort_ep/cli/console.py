@@ -37,7 +37,7 @@ def warn(line: str) -> None:
 
 
 def show_error(message: str, advice: str = "") -> None:
-    err().print(Text(f"error: {one_line(message)}", style="bold red"))
+    err().print(Text(f"error: {message}", style="red"))
     if advice:
         err().print(Text(f"  {advice}"))
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from onnx import TensorProto, helper
 
 from ort_ep.cli.console import CommandError, out, progress, row, say, show_error, table
-from ort_ep.cli.flags import Debug, debugging
+from ort_ep.cli.flags import Debug
 from ort_ep.cli.sessions import import_onnxruntime, sentence
 
 # what pip calls the things that matter here; onnxruntime comes under several names
@@ -52,10 +56,11 @@ def doctor(
 ) -> None:
     """Show versions, libraries, BLAS, devices and options; exit code 1 when models can't run on MLX."""
     with progress("Examining the installation"):
-        sections = [_examine(ctx, title, look) for title, look in EXAMINATIONS]
+        sections = examine()
     broken = [section for section in sections if section.problem]
     if as_json:
-        typer.echo(json.dumps(_document(sections), indent=2, ensure_ascii=False))
+        document = {"ready": not broken, **{section.title: _plain(section) for section in sections}}
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         for section in sections:
             _show(section)
@@ -67,16 +72,129 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _examine(ctx: typer.Context, title: str, look: Callable[[Section], None]) -> Section:
-    """One section; what goes wrong in it is its finding and doesn't keep the others from being looked at."""
-    section = Section(title)
-    try:
-        look(section)
-    except CommandError as error:
-        section.problem, section.advice = str(error), error.advice
-    except Exception as error:
-        if debugging(ctx):
-            raise
-        section.problem = sentence(error)
-    return section
-EXAMINATIONS = ()
+def examine() -> list[Section]:
+    """Every section in order; one that rests on a broken one is left out."""
+    sections: dict[str, Section] = {}
+    for title, (needs, look) in EXAMINATIONS.items():
+        if any(name not in sections or sections[name].problem for name in needs):
+            continue
+        section = sections[title] = Section(title)
+        try:
+            look(section.facts)
+        except CommandError as error:
+            section.problem, section.advice = str(error), error.advice
+        except Exception as error:
+            # whatever is wrong with one part is a finding; the others are still looked at
+            section.problem = sentence(error)
+    return list(sections.values())
+
+
+def _plain(section: Section) -> dict[str, Any]:
+    problem = {"problem": section.problem, "advice": section.advice} if section.problem else {}
+    return {**section.facts, **problem}
+
+
+def _show(section: Section) -> None:
+    say(section.title, style="bold")
+    made = table("", "")
+    made.show_header = False
+    made.add_column(overflow="fold")
+    for name, value in section.facts.items():
+        for number, line in enumerate(value if isinstance(value, list) else [value]):
+            row(made, "" if number else f"  {name}", _line(line))
+    out().print(made)
+    say()
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return "-" if value is None else str(value)
+
+
+# ---------------------------------------------------------------- the examinations
+def _python(facts: dict[str, Any]) -> None:
+    facts["version"] = platform.python_version()
+    facts["executable"] = sys.executable
+    facts["platform"] = platform.platform()
+
+
+def _packages(facts: dict[str, Any]) -> None:
+    for name in DISTRIBUTIONS:
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    for name in ("mlxc_py", "ort_ep"):
+        spec = importlib.util.find_spec(name)
+        facts[f"{name} from"] = spec.origin if spec else None
+
+
+def _libmlxc(facts: dict[str, Any]) -> None:
+    from mlxc_py._sys import load, mlx
+
+    found = load.library()
+    facts["path"] = found.path
+    facts["found by"] = found.origin
+    facts["mlx-c API"] = found.generation
+    facts["functions"] = f"{sum(map(found.has, mlx.FUNCTIONS))} of {mlx.FUNCTION_COUNT}"
+    facts["MLX"] = found.mlx_version
+    facts["libmlx"] = found.mlx_path
+    if found.refused:
+        facts["not called"] = [f"{name}: {why}" for name, why in found.refused.items()]
+
+
+def _devices(facts: dict[str, Any]) -> None:
+    import mlxc_py as mx
+
+    facts["default"] = str(mx.default_device())
+    facts["Metal"] = "available" if mx.metal.is_available() else "no"
+    facts["CUDA"] = "available" if mx.cuda.is_available() else "no"
+
+
+def _onnxruntime(facts: dict[str, Any]) -> None:
+    onnxruntime = import_onnxruntime()
+    facts["version"] = onnxruntime.__version__
+    facts["path"] = str(Path(onnxruntime.__file__).parent)
+
+
+def _plugin(facts: dict[str, Any]) -> None:
+    import ort_ep
+
+    facts["library"] = ort_ep.get_library_path()
+    facts["provider"] = ort_ep.get_ep_name()
+    ort_ep.register()
+    facts["devices"] = [_device(device) for device in ort_ep.devices()]
+
+
+def _device(device: Any) -> dict[str, str]:
+    kind = str(device.device.type).rpartition(".")[2]
+    return {"on": kind, **{key: value for key, value in device.ep_metadata.items() if key != "library_path"}}
+
+
+def _probe(facts: dict[str, Any]) -> None:
+    """A one-node model must run on MLX and give the right sum."""
+    import ort_ep
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    started = time.perf_counter()
+    session = ort_ep.InferenceSession(model.SerializeToString(), strict=True)
+    fed = np.arange(4, dtype=np.float32)
+    (result,) = session.run(None, {"x": fed})
+    if not np.array_equal(result, fed + fed):
+        raise CommandError(f"x + x gave {result.tolist()} for {fed.tolist()}", "Please report this with doctor --json.")
+    facts["x + x on MLX"] = f"right, {(time.perf_counter() - started) * 1e3:.1f} ms with loading"
+
+
+# title -> (sections it rests on, what looks)
+EXAMINATIONS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Any]], None]]] = {
+    "Python": ((), _python),
+    "Packages": ((), _packages),
+    "libmlxc": ((), _libmlxc),
+    "MLX devices": (("libmlxc",), _devices),
+    "ONNX Runtime": ((), _onnxruntime),
+    "Execution provider": (("libmlxc", "ONNX Runtime"), _plugin),
+    "Probe": (("Execution provider",), _probe),
+}

@@ -16,7 +16,7 @@ SHOWN = 12  # rows of declined operators
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes of the optimised graph on MLX and elsewhere; `declined` counts (operator, reason); `failure`: MLX gave up."""
+    """Nodes of the optimised graph on MLX and on CPU; `declined` holds (operator, reason, nodes)."""
 
     on_mlx: int
     on_cpu: int
