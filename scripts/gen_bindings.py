@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import bindgen
-from bindgen import headers
+from bindgen import headers, mlx_cpp
 from bindgen.diff import differences
 from bindgen.model import RENDERERS, ROOT, BindgenError, Models, load_models
 from bindgen.seals import is_intact, seal
@@ -60,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mlx-c", type=Path, metavar="DIR", help="include directory of mlx-c to read first")
     parser.add_argument("--ort", type=Path, metavar="DIR", help="directory of onnxruntime_c_api.h to read first")
+    parser.add_argument("--mlx-cpp", type=Path, metavar="DIR", help="include directory of the mlx wheel to read first")
     parser.add_argument("--accept", action="store_true", help="let given headers change a committed API model")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a generated file is not current")
     parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="compare two header directories or model files")
@@ -76,7 +77,8 @@ def main(argv: list[str] | None = None) -> int:
             if problems:
                 print("run: python scripts/gen_bindings.py", file=sys.stderr)
             return 1 if problems else 0
-        for directory, update in ((args.mlx_c, headers.update_mlx_c), (args.ort, headers.update_ort)):
+        updates = ((args.mlx_c, headers.update_mlx_c), (args.ort, headers.update_ort), (args.mlx_cpp, mlx_cpp.update))
+        for directory, update in updates:
             if directory:
                 print(update(directory, args.root / "scripts" / "api", accept=args.accept))
         for path in write(args.root):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.bindgen.model import API_DIR, BindgenError
+from bindgen.model import API_DIR, BindgenError
 
 MODEL = API_DIR / "mlx_cpp-0.32.4.json"
 
@@ -87,6 +87,22 @@ def parse(include: Path) -> CppApi:
             raise BindgenError(f"{path} is missing: say in scripts/bindgen/mlx_cpp.py where its functions went")
         functions += list(_functions(path.read_text(encoding="utf-8"), namespace))
     return CppApi(".".join(numbers), tuple(functions))
+
+
+def update(include: Path, models: Path, accept: bool) -> str:
+    """Read MLX's headers into the model; a difference is an error unless accepted."""
+    target = models / MODEL.name
+    found = parse(include)
+    if target.is_file() and load(target) == found:
+        return f"{target.name}: the headers give the committed model"
+    if not accept:
+        known = set(load(target).functions) if target.is_file() else set()
+        lines = [f"- {f.qualified}: {f.pointer_type}" for f in known - set(found.functions)]
+        lines += [f"+ {f.qualified}: {f.pointer_type}" for f in set(found.functions) - known]
+        text = f"the headers of MLX {found.mlx} differ from {target.name} (--accept takes them):"
+        raise BindgenError("\n".join([text, *sorted(lines, key=lambda line: line[2:])]))
+    target.write_text(dumps(found), encoding="utf-8")
+    return f"{target.name}: updated from the headers of MLX {found.mlx}"
 
 
 def dumps(api: CppApi) -> str:

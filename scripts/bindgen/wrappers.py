@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scripts.bindgen import mlx_cpp
-from scripts.bindgen.mlx_cpp import CppApi, CppFunction, CppParam
-from scripts.bindgen.model import Api, BindgenError, Function, Models, Param, declare, renders
+from bindgen import mlx_cpp
+from bindgen.mlx_cpp import CppApi, CppFunction, CppParam
+from bindgen.model import Api, BindgenError, Function, Models, Param, declare, renders
 
 NAMESPACES = {
     "fast": "fast",
@@ -231,7 +231,7 @@ def wrappers_source(models: Models) -> str:
     found = matches(models.mlx_07, mlx_cpp.load())
     body = "\n".join(_wrapper(f, found[f.name]) for f in models.mlx_07.functions if f.name in found)
     return (
-        '#include "checks.hpp"\n#include "handles.hpp"\n\n'
+        '#include "checks.hpp"\n#include "io.hpp"\n\n'
         f'using namespace mlx::core;\nusing namespace mlxc;\n\nextern "C" {{\n\n{body}\n}}\n'
     )
 

@@ -1,0 +1,91 @@
+#include "allocation.hpp"
+
+#include <cstdio>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <typeinfo>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "mlx/allocator.h"
+#include "mlx/memory.h"
+
+namespace mlxc {
+
+using mlx::core::allocator::Allocator;
+using mlx::core::allocator::Buffer;
+
+namespace {
+
+using Malloc = Buffer (*)(Allocator*, size_t);
+
+Malloc original_malloc = nullptr;
+size_t memory_size = 0;
+
+// Smaller requests are left to malloc alone: the check costs a lock.
+constexpr size_t kChecked = size_t(1) << 20;
+
+// The machine's memory, or the container's limit where that is less.
+size_t available_memory() {
+  size_t size = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::FILE* f = std::fopen(path, "r");
+    if (!f) continue;
+    unsigned long long limit = 0;
+    if (std::fscanf(f, "%llu", &limit) == 1 && limit < size) size = size_t(limit);
+    std::fclose(f);
+  }
+  return size;
+}
+
+[[noreturn]] void out_of_memory(size_t size, const std::string& why) {
+  throw std::runtime_error("[malloc] cannot allocate " + std::to_string(size) + " bytes: " + why);
+}
+
+// Stands in for CommonAllocator::malloc; a member function is called like a function with `this` first.
+Buffer checked_malloc(Allocator* self, size_t size) {
+  if (size >= kChecked) {
+    const size_t in_use = mlx::core::get_active_memory();
+    if (size > memory_size || in_use > memory_size - size)
+      out_of_memory(
+          size, std::to_string(in_use) + " of " + std::to_string(memory_size) + " bytes of memory are in use by arrays");
+  }
+  Buffer buffer = original_malloc(self, size);
+  if (size && !buffer.ptr()) out_of_memory(size, "the system has no memory left");
+  return buffer;
+}
+
+// malloc is Allocator's first virtual function, so the first entry of the table that the object points to.
+void install() {
+  auto& allocator = mlx::core::allocator::allocator();
+  memory_size = available_memory();
+  auto** entry = *reinterpret_cast<void***>(&allocator);
+  const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
+  auto* start = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(entry) & ~(page - 1));
+  const size_t length = reinterpret_cast<uintptr_t>(entry + 1) - reinterpret_cast<uintptr_t>(start);
+  // Without write access the allocator stays as it is, which is no worse than MLX alone.
+  if (mprotect(start, length, PROT_READ | PROT_WRITE) != 0) return;
+  original_malloc = reinterpret_cast<Malloc>(*entry);
+  __atomic_store_n(entry, reinterpret_cast<void*>(&checked_malloc), __ATOMIC_RELEASE);
+  mprotect(start, length, PROT_READ);
+}
+
+} // namespace
+
+bool host_allocator() {
+  static const bool host =
+      std::string(typeid(mlx::core::allocator::allocator()).name()).find("CommonAllocator") != std::string::npos;
+  return host;
+}
+
+void guard_allocations() {
+  static const bool done = [] {
+    if (host_allocator()) install();
+    return true;
+  }();
+  (void)done;
+}
+
+} // namespace mlxc

@@ -1,0 +1,18 @@
+#include "checks.hpp"
+
+namespace mlxc {
+
+void check_as_strided(
+    const mx::array& a, const int* shape, size_t ndim, const int64_t* strides, size_t nstrides, size_t offset) {
+  if (ndim != nstrides) bad_argument("[as_strided] shape and strides have different lengths");
+  const auto dims = c_shape(shape, ndim);
+  if (!strides && nstrides) bad_argument("NULL data with a non-zero size");
+  for (auto d : dims)
+    if (d == 0) return;
+  // Positions of the first and the last element; 128 bits, so that no product of an int and an int64 overflows.
+  __int128 low = offset, high = offset;
+  for (size_t i = 0; i < ndim; ++i) (strides[i] < 0 ? low : high) += __int128(dims[i] - 1) * strides[i];
+  if (low < 0 || high >= __int128(a.size())) bad_argument("[as_strided] reads outside the array");
+}
+
+} // namespace mlxc

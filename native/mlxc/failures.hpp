@@ -1,0 +1,29 @@
+// Arrays whose evaluation failed in a worker thread.
+//
+// MLX reports such an error once and clears it; evaluating the array again then succeeds and leaves it with whatever
+// its memory held. Here it stays an error: until the array is freed, computing with it or reading it is refused.
+// That holds for the arrays given to an evaluation, and on the CPU for the intermediates that other handles hold.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "mlx/array.h"
+
+namespace mlxc {
+
+extern std::atomic<bool> any_failure;
+
+// Throws if the array belongs to a failed evaluation.
+void check_not_failed_slow(const mlx::core::array& a);
+
+inline void check_not_failed(const mlx::core::array& a) {
+  if (any_failure.load(std::memory_order_relaxed)) check_not_failed_slow(a);
+}
+
+// mlx::core::eval, async_eval and array::wait; if a worker thread fails, what depended on it is marked as failed.
+void evaluate(const std::vector<mlx::core::array>& arrays);
+void start_evaluation(const std::vector<mlx::core::array>& arrays);
+void await(const mlx::core::array& a);
+
+} // namespace mlxc
