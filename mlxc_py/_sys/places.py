@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform as host
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 def this_platform() -> Platform:
     """The platform that this process runs on."""
-    return Platform(sys.platform, host.machine())
+    return Platform(sys.platform, os.uname().machine)
 
 
 def library_file(platform: Platform, stem: str) -> str:

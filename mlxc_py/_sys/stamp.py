@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ def write_stamp(library: Path, mlx_version: str, native: Path) -> None:
 
 def source_hash(native: Path) -> str:
     """SHA-256 over names and contents of the C and C++ sources below `native`."""
+    import hashlib  # costs 3 ms, and only source trees hash
+
     digest = hashlib.sha256()
     for path in sorted(p for p in native.rglob("*") if p.suffix in SOURCES):
         digest.update(path.relative_to(native).as_posix().encode() + b"\0")
