@@ -1,0 +1,159 @@
+"""Arithmetic on numbers and bits: integers by ONNX's rules; no divisor, shift or exponent can end the process."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops.precision import is_float, is_unsigned, narrow, widen, widened
+from ort_ep.registry import FLOATS, INTS, NUMERIC, SIGNED, UNSIGNED, op
+
+
+@op("Add", since=7, dtypes=NUMERIC, fold=np.add)
+def add(a: Array, b: Array) -> Array:
+    return mx.add(a, b)
+
+
+@op("Sub", since=7, dtypes=NUMERIC, fold=np.subtract)
+def subtract(a: Array, b: Array) -> Array:
+    return mx.subtract(a, b)
+
+
+@op("Mul", since=7, dtypes=NUMERIC, fold=np.multiply)
+def multiply(a: Array, b: Array) -> Array:
+    return mx.multiply(a, b)
+
+
+def fold_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind not in "iu":
+        return np.divide(a, b)
+    with np.errstate(divide="ignore"):
+        return (a - np.fmod(a, b)) // b
+
+
+@op("Div", since=7, dtypes=NUMERIC, fold=fold_divide)
+def divide(a: Array, b: Array) -> Array:
+    if is_float(a):
+        return mx.divide(a, b)
+    if is_unsigned(a):
+        return mx.floor_divide(a, safe_divisor(b))
+    # exact multiples only, so that it doesn't matter which way MLX rounds; -1 apart, as the lowest integer / -1 traps
+    quotient = mx.floor_divide(a - truncated_remainder(a, b), safe_divisor(b))
+    return mx.where(b == -1, -a, quotient)
+
+
+@op("Mod", since=10, dtypes=NUMERIC)
+def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
+    if is_float(a):
+        magnitude = mx.remainder(mx.abs(widen(a)), mx.abs(widen(b))).astype(a.dtype)
+        return mx.where(a < 0, -magnitude, magnitude)
+    return truncated_remainder(a, b) if fmod else mx.remainder(a, safe_divisor(b))
+
+
+def safe_divisor(b: Array) -> Array:
+    """Division by 0 or of the lowest integer by -1 raises SIGFPE: divide by 1 instead."""
+    trap = b == 0 if is_unsigned(b) else mx.logical_or(b == 0, b == -1)
+    return mx.where(trap, mx.ones_like(b), b)
+
+
+def truncated_remainder(a: Array, b: Array) -> Array:
+    """The remainder with the sign of the dividend, as C's %."""
+    divisor = safe_divisor(b)
+    floored = mx.remainder(a, divisor)
+    if is_unsigned(a):
+        return floored
+    return mx.where(mx.logical_and(floored != 0, (a < 0) != (divisor < 0)), floored - divisor, floored)
+
+
+@op("Pow", since=7, dtypes=NUMERIC)
+def power(base: Array, exponent: Array) -> Array:
+    if is_float(base):
+        return mx.power(widen(base), exponent.astype(widen(base).dtype)).astype(base.dtype)
+    if is_float(exponent):
+        return mx.power(base.astype(mx.float64), exponent.astype(mx.float64)).astype(base.dtype)
+    exponent = exponent.astype(mx.int64)
+    raised = mx.power(base, mx.maximum(exponent, 0).astype(base.dtype))
+    # 1 and -1 alone have an integer inverse
+    inverse = mx.where(exponent % 2 == 0, base * base, base)
+    inverse = mx.where(mx.abs(base) == 1, inverse, mx.zeros_like(base))
+    return mx.where(exponent < 0, inverse, raised)
+
+
+@op("Neg", since=6, dtypes=SIGNED | FLOATS, fold=np.negative)
+def negative(x: Array) -> Array:
+    return mx.negative(x)
+
+
+@op("Abs", since=6, dtypes=NUMERIC, fold=np.abs)
+def absolute(x: Array) -> Array:
+    return mx.abs(x)
+
+
+@op("Sign", since=9, dtypes=NUMERIC)
+def sign(x: Array) -> Array:
+    return mx.where(mx.isnan(x), x, mx.sign(x)) if is_float(x) else mx.sign(x)
+
+
+@op("Max", since=6, dtypes=NUMERIC, fold=lambda *inputs: reduce(np.maximum, inputs))
+def maximum(*inputs: Array) -> Array:
+    return reduce(mx.maximum, inputs)
+
+
+@op("Min", since=6, dtypes=NUMERIC, fold=lambda *inputs: reduce(np.minimum, inputs))
+def minimum(*inputs: Array) -> Array:
+    return reduce(mx.minimum, inputs)
+
+
+@op("Sum", since=6, dtypes=FLOATS)
+@widened
+def total(*inputs: Array) -> Array:
+    return reduce(mx.add, inputs)
+
+
+@op("Mean", since=6, dtypes=FLOATS)
+@widened
+def mean(*inputs: Array) -> Array:
+    return reduce(mx.add, inputs) / len(inputs)
+
+
+@op("Clip", since=6, dtypes=FLOATS)
+def clip_6(x: Array, *, min: float = -3.4028234663852886e38, max: float = 3.4028234663852886e38) -> Array:
+    return narrow(mx.minimum(mx.maximum(widen(x), min), max), x.dtype)
+
+
+@op("Clip", since=11, dtypes=NUMERIC)
+def clip(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
+    if min is not None:
+        x = mx.maximum(x, min)
+    return x if max is None else mx.minimum(x, max)
+
+
+@op("BitShift", since=11, dtypes=UNSIGNED)
+def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
+    shift = mx.left_shift if direction == "LEFT" else mx.right_shift
+    # C++ leaves a shift by the width or more undefined
+    in_range = y < 8 * x.dtype.size
+    return mx.where(in_range, shift(x, mx.where(in_range, y, mx.zeros_like(y))), mx.zeros_like(x))
+
+
+@op("BitwiseAnd", since=18, dtypes=INTS)
+def bitwise_and(a: Array, b: Array) -> Array:
+    return mx.bitwise_and(a, b)
+
+
+@op("BitwiseOr", since=18, dtypes=INTS)
+def bitwise_or(a: Array, b: Array) -> Array:
+    return mx.bitwise_or(a, b)
+
+
+@op("BitwiseXor", since=18, dtypes=INTS)
+def bitwise_xor(a: Array, b: Array) -> Array:
+    return mx.bitwise_xor(a, b)
+
+
+@op("BitwiseNot", since=18, dtypes=INTS)
+def bitwise_not(x: Array) -> Array:
+    return mx.bitwise_invert(x)

@@ -1,0 +1,112 @@
+"""Convolutions, through MLX's channels-last conv_general."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.graph import Node
+from ort_ep.ops.axes import channels_first, channels_last
+from ort_ep.ops.precision import accumulated
+from ort_ep.ops.window import Window
+from ort_ep.registry import SINGLES, op
+
+
+def one_to_three_axes(node: Node) -> str | None:
+    data = node.input(0)
+    if data is None or data.rank is None:
+        return "the rank of the data is unknown"
+    return None if 3 <= data.rank <= 5 else f"MLX convolves over 1 to 3 axes, not {data.rank - 2}"
+
+
+@op("Conv", since=1, dtypes=SINGLES, claim=one_to_three_axes)
+def conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    return convolve(accumulated(x), accumulated(w), b, window, group).astype(x.dtype)
+
+
+def convolve(x: Array, w: Array, b: Array | None, window: Window, group: int) -> Array:
+    """[N, C, ...] with weights [O, C / group, ...]."""
+    return channels_last_conv(
+        x,
+        w.transpose(channels_last(w.ndim)),
+        b,
+        group,
+        stride=window.strides,
+        padding=(window.before, window.after),
+        kernel_dilation=window.dilations,
+    )
+
+
+def channels_last_conv(x: Array, w: Array, b: Array | None, group: int, **geometry: Any) -> Array:
+    """[N, C, ...] with weights [O, ..., C / group]; MLX has no groups in 3-D, so there they are done one by one."""
+    data = x.transpose(channels_last(x.ndim))
+    if group > 1 and x.ndim == 5:
+        parts = zip(mx.split(data, group, -1), mx.split(w, group, 0), strict=True)
+        y = mx.concatenate([mx.conv_general(*part, **geometry) for part in parts], -1)
+    else:
+        y = mx.conv_general(data, w, groups=group, **geometry)
+    y = y if b is None else y + b.astype(y.dtype)
+    return y.transpose(channels_first(y.ndim))
+
+
+@op("ConvTranspose", since=1, dtypes=SINGLES, claim=one_to_three_axes)
+def conv_transpose(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    rank = x.ndim - 2
+    strides, dilations, extra = strides or [1] * rank, dilations or [1] * rank, output_padding or [0] * rank
+    pads = pads or [0] * (2 * rank)
+    before, after = [], []
+    for axis, length in enumerate(x.shape[2:]):
+        reach = dilations[axis] * (w.shape[2 + axis] - 1)
+        full = strides[axis] * (length - 1) + extra[axis] + reach + 1
+        if output_shape:
+            target = output_shape[-rank + axis]
+        elif auto_pad.startswith("SAME"):
+            target = length * strides[axis]
+        else:
+            target = full - pads[axis] - pads[rank + axis]
+        cut = pads[axis]
+        if output_shape or auto_pad.startswith("SAME"):
+            total = max(full - target, 0)
+            cut = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+        # the same sum seen from the output: a correlation of the stretched input with the reversed kernel
+        before.append(reach - cut)
+        after.append(target - 1 - strides[axis] * (length - 1) + cut)
+    per_group = w.reshape([group, w.shape[0] // group, *w.shape[1:]])
+    kernel = per_group.transpose([0, 2, *range(3, w.ndim + 1), 1])
+    return channels_last_conv(
+        accumulated(x),
+        accumulated(kernel.reshape([-1, *kernel.shape[2:]])),
+        b,
+        group,
+        padding=(before, after),
+        kernel_dilation=dilations,
+        input_dilation=strides,
+        flip=True,
+    ).astype(x.dtype)

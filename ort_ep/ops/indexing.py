@@ -1,0 +1,157 @@
+"""Gathering, scattering and padding. Indices are clamped into range: MLX reads whatever memory they point at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops.axes import along, axes_of, axis_of
+from ort_ep.registry import ANY, INDEX, NUMERIC, op
+
+INDEXED = {"data": ANY, "indices": INDEX, "updates": ANY}
+
+
+def in_range(indices: Array, length: int) -> Array:
+    """Indices counted from either end, clamped into an axis; ValueError where the axis has no element to name."""
+    if length == 0 and indices.size:
+        raise ValueError("an index into an axis of length 0")
+    return mx.clip(mx.where(indices < 0, indices + length, indices), 0, max(length - 1, 0))
+
+
+@op("Gather", since=1, dtypes=INDEXED, fold=lambda data, indices, *, axis=0: np.take(data, indices, axis))
+def gather(data: Array, indices: Array, *, axis: int = 0) -> Array:
+    axis = axis_of(axis, data.ndim)
+    return mx.take(data, in_range(indices, data.shape[axis]), axis)
+
+
+@op("GatherElements", since=11, dtypes=INDEXED)
+def gather_elements(data: Array, indices: Array, *, axis: int = 0) -> Array:
+    return mx.take(data.flatten(), flat_elements(data.shape, indices, axis))
+
+
+@op("GatherND", since=11, dtypes=INDEXED)
+def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0) -> Array:
+    depth = batch_dims + indices.shape[-1]
+    rows = data.reshape([math.prod(data.shape[:depth]), *data.shape[depth:]])
+    return mx.take(rows, flat_rows(data.shape, indices, batch_dims), 0)
+
+
+def flat_elements(shape: Sequence[int], indices: Array, axis: int) -> Array:
+    """The position in the flattened data of every element that GatherElements and ScatterElements name."""
+    axis = axis_of(axis, len(shape))
+    strides = [math.prod(shape[position + 1 :]) for position in range(len(shape))]
+    flat = in_range(indices, shape[axis]).astype(mx.int64) * strides[axis]
+    for position, length in enumerate(indices.shape):
+        if position != axis:
+            flat = flat + mx.array(along(np.arange(length) * strides[position], position, len(shape)))
+    return flat
+
+
+def flat_rows(shape: Sequence[int], indices: Array, batch_dims: int = 0) -> Array:
+    """The row that each index tuple names, where the batch and the indexed dimensions are flattened into one."""
+    flat = mx.zeros(indices.shape[:-1], mx.int64)
+    for position in range(batch_dims):
+        batch = along(np.arange(shape[position]), position, indices.ndim - 1)
+        flat = flat * shape[position] + mx.array(batch)
+    for position in range(indices.shape[-1]):
+        length = shape[batch_dims + position]
+        flat = flat * length + in_range(indices[..., position], length)
+    return flat
+
+
+@op("Scatter", since=9, dtypes=INDEXED)
+@op("ScatterElements", since=11, dtypes=INDEXED)
+def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
+    positions = flat_elements(data.shape, indices, axis).flatten()
+    return scatter_rows(data.flatten(), positions, updates.flatten(), reduction).reshape(data.shape)
+
+
+@op("ScatterND", since=11, dtypes=INDEXED)
+def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
+    depth = indices.shape[-1]
+    rows = data.reshape([math.prod(data.shape[:depth]), math.prod(data.shape[depth:])])
+    positions = flat_rows(data.shape, indices).flatten()
+    values = updates.reshape([positions.size, rows.shape[1]])
+    return scatter_rows(rows, positions, values, reduction).reshape(data.shape)
+
+
+def scatter_rows(rows: Array, positions: Array, values: Array, reduction: str) -> Array:
+    if not values.size:
+        return rows
+    target = rows.at[positions]
+    match reduction:
+        case "add":
+            return target.add(values)
+        case "mul":
+            return target.multiply(values)
+        case "min":
+            return target.minimum(values)
+        case "max":
+            return target.maximum(values)
+    rows = mx.array(rows)
+    rows[positions] = values
+    return rows
+
+
+@op("OneHot", since=9, host=("depth",), dtypes={"indices": NUMERIC, "values": ANY})
+def one_hot(indices: Array, depth: np.ndarray, values: Array, *, axis: int = -1) -> Array:
+    classes = int(depth.item())
+    indices = indices.astype(mx.int64)
+    hot = mx.expand_dims(mx.where(indices < 0, indices + classes, indices), axis)
+    axis = axis_of(axis, hot.ndim)
+    return mx.where(hot == mx.array(along(np.arange(classes), axis, hot.ndim)), values[1], values[0])
+
+
+@op("Trilu", since=14, host=("k",), dtypes=ANY)
+def trilu(x: Array, k: np.ndarray | None = None, *, upper: int = 1) -> Array:
+    # a far diagonal is the same as one just outside; MLX's int32 holds no more
+    offset = 0 if k is None else int(np.clip(k.item(), -x.shape[-2] - 1, x.shape[-1] + 1))
+    distance = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]
+    kept = distance >= offset if upper else distance <= offset
+    return mx.where(mx.array(kept), x, mx.zeros_like(x))
+
+
+@op("Pad", since=2, dtypes=ANY)
+def pad_2(data: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Array:
+    return pad(data, np.array(pads), mx.array(value, data.dtype), mode=mode)
+
+
+@op("Pad", since=11, host=("pads", "axes"), dtypes=ANY)
+def pad(
+    data: Array,
+    pads: np.ndarray,
+    constant_value: Array | None = None,
+    axes: np.ndarray | None = None,
+    *,
+    mode: str = "constant",
+) -> Array:
+    chosen = range(data.ndim) if axes is None else axes_of(axes, data.ndim)
+    before, after = pads.reshape(2, -1).tolist()
+    if mode == "constant":
+        return pad_constant(data, chosen, before, after, constant_value)
+    for axis, first, last in zip(chosen, before, after, strict=True):
+        if first or last:
+            length = data.shape[axis]
+            data = mx.take(data, mx.array(PADDING[mode](np.arange(-first, length + last), length)), axis)
+    return data
+
+
+PADDING: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "edge": lambda position, length: np.clip(position, 0, length - 1),
+    "wrap": lambda position, length: position % length,
+    "reflect": lambda position, length: length - 1 - abs(length - 1 - position % max(2 * (length - 1), 1)),
+}
+
+
+def pad_constant(data: Array, axes: Sequence[int], before: list[int], after: list[int], value: Array | None) -> Array:
+    window = [slice(None)] * data.ndim
+    widths = [(0, 0)] * data.ndim
+    for axis, first, last in zip(axes, before, after, strict=True):
+        window[axis] = slice(max(-first, 0), data.shape[axis] - max(-last, 0))
+        widths[axis] = (max(first, 0), max(last, 0))
+    fill = mx.array(0, data.dtype) if value is None else value.reshape([])
+    return mx.pad(data[tuple(window)], widths, constant_values=fill)

@@ -1,0 +1,66 @@
+"""Matrix products. MLX multiplies float matrices only: integers are summed exactly by other means."""
+
+from __future__ import annotations
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops.precision import accumulated, is_float
+from ort_ep.registry import FLOATS, op
+
+PRODUCTS = FLOATS | {"int32", "int64", "uint32", "uint64"}
+
+# the most products of two 8-bit differences that a float32 sum holds exactly: 258 * 255 * 255 < 2**24
+EXACT_TERMS = 258
+
+
+@op("MatMul", since=1, dtypes=PRODUCTS)
+def matmul(a: Array, b: Array) -> Array:
+    if is_float(a):
+        return mx.matmul(accumulated(a), accumulated(b)).astype(a.dtype)
+    rows, columns = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+    product = mx.sum(rows[..., None] * columns[..., None, :, :], -2).astype(a.dtype)
+    product = product.squeeze(-2) if a.ndim == 1 else product
+    return product.squeeze(-1) if b.ndim == 1 else product
+
+
+@op("Gemm", since=7, dtypes=PRODUCTS)
+def gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Array:
+    a, b = (a.T if transA else a), (b.T if transB else b)
+    if not is_float(a):
+        product = (matmul(a, b) * alpha).astype(a.dtype)
+        return product if c is None else product + (c * beta).astype(a.dtype)
+    wide_a, wide_b = accumulated(a), accumulated(b)
+    if c is None:
+        product = mx.matmul(wide_a, wide_b)
+        return (product if alpha == 1 else product * alpha).astype(a.dtype)
+    return mx.addmm(c.astype(wide_a.dtype), wide_a, wide_b, alpha, beta).astype(a.dtype)
+
+
+@op("Einsum", since=12, dtypes=FLOATS)
+def einsum(*inputs: Array, equation: str) -> Array:
+    wide = [accumulated(x) for x in inputs]
+    return mx.einsum(equation.replace(" ", ""), *wide).astype(inputs[0].dtype)
+
+
+def exact_product(a: Array, b: Array) -> Array:
+    """a @ b in int32 of matrices whose elements lie within 8 bits and a sign, exact for any inner length."""
+    length = a.shape[-1]
+    if length <= EXACT_TERMS:
+        return mx.matmul(a.astype(mx.float32), b.astype(mx.float32)).astype(mx.int32)
+    parts = -(-length // EXACT_TERMS)
+    missing = parts * EXACT_TERMS - length
+    a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
+    b = mx.pad(b, [(0, 0)] * (b.ndim - 2) + [(0, missing), (0, 0)])
+    split_a = mx.moveaxis(a.reshape([*a.shape[:-1], parts, EXACT_TERMS]), -2, -3)
+    split_b = b.reshape([*b.shape[:-2], parts, EXACT_TERMS, b.shape[-1]])
+    products = mx.matmul(split_a.astype(mx.float32), split_b.astype(mx.float32))
+    return mx.sum(products.astype(mx.int32), -3)

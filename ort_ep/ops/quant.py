@@ -1,0 +1,200 @@
+"""Linear quantisation and the integer products of quantised models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import mlxc_py as mx
+from mlxc_py import Array, Dtype
+from ort_ep.dtypes import to_mlx
+from ort_ep.graph import Node
+from ort_ep.ops.axes import axis_of
+from ort_ep.ops.conv import convolve, one_to_three_axes
+from ort_ep.ops.matmul import EXACT_TERMS, exact_product
+from ort_ep.ops.norm import per_channel
+from ort_ep.ops.precision import widen
+from ort_ep.ops.window import Window
+from ort_ep.registry import FLOATS, SINGLES, op
+
+BYTES = frozenset({"int8", "uint8"})
+STORED = BYTES | {"int16", "uint16", "int32"}
+
+
+def spread(values: Array | None, x: Array, axis: int, block_size: int) -> Array | None:
+    """Scales or zero points in the shape of x: one, one for each position on an axis, or one for each block of it."""
+    if values is None or values.ndim == 0 or values.size == 1:
+        return None if values is None else values.reshape([])
+    axis = axis_of(axis, x.ndim)
+    if values.ndim == 1 and not block_size:
+        return values.reshape([-1 if position == axis else 1 for position in range(x.ndim)])
+    if not block_size:
+        return values
+    repeated = mx.repeat(values, block_size, axis)
+    return repeated[(slice(None),) * axis + (slice(0, x.shape[axis]),)]
+
+
+def saturated(x: Array, dtype: Dtype) -> Array:
+    limits = mx.iinfo(dtype)
+    return mx.clip(x, limits.min, limits.max).astype(dtype)
+
+
+def quantized_type(node: Node) -> str | None:
+    target = node.outputs[0]
+    if target is not None and target.dtype not in STORED:
+        return f"MLX has no {target.dtype}"
+    return None
+
+
+@op("QuantizeLinear", since=10, dtypes={"x": FLOATS | {"int32"}, "y_scale": FLOATS}, claim=quantized_type)
+def quantize_linear(
+    x: Array,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Array:
+    if y_zero_point is not None:
+        dtype = y_zero_point.dtype
+    else:
+        dtype = to_mlx(output_dtype) if output_dtype else mx.uint8
+    scale, zero = spread(y_scale, x, axis, block_size), spread(y_zero_point, x, axis, block_size)
+    level = mx.round(x.astype(mx.float32) / scale.astype(mx.float32))
+    return saturated(level if zero is None else level + zero.astype(mx.float32), dtype)
+
+
+@op("DequantizeLinear", since=10, dtypes={"x": STORED, "x_scale": SINGLES})
+def dequantize_linear(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Array:
+    scale, zero = spread(x_scale, x, axis, block_size), spread(x_zero_point, x, axis, block_size)
+    level = x.astype(mx.int32)
+    level = level if zero is None else level - zero.astype(mx.int32)
+    return (level.astype(mx.float32) * widen(scale)).astype(to_mlx(output_dtype) if output_dtype else x_scale.dtype)
+
+
+@op("DynamicQuantizeLinear", since=11, dtypes={"x": frozenset({"float32"})})
+def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
+    lowest, highest = mx.minimum(mx.min(x), 0), mx.maximum(mx.max(x), 0)
+    scale = mx.where(highest == lowest, mx.ones_like(lowest), (highest - lowest) / 255)
+    zero = mx.round(mx.clip(-lowest / scale, 0, 255))
+    return saturated(mx.round(x / scale) + zero, mx.uint8), scale, zero.astype(mx.uint8)
+
+
+def centred(x: Array, zero_point: Array | None) -> Array:
+    x = x.astype(mx.int32)
+    return x if zero_point is None else x - zero_point.astype(mx.int32)
+
+
+def per_row(values: Array | None) -> Array | None:
+    """One value, or one for each row of a matrix, shaped to broadcast over it."""
+    return values[:, None] if values is not None and values.ndim == 1 and values.size > 1 else values
+
+
+def per_output(values: Array | None, w: Array) -> Array | None:
+    """One value, or one for each output channel of weights [O, ...]."""
+    return values if values is None or values.size == 1 else values.reshape([-1, *[1] * (w.ndim - 1)])
+
+
+@op("MatMulInteger", since=10, dtypes=BYTES)
+def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
+    return exact_product(centred(a, per_row(a_zero_point)), centred(b, b_zero_point))
+
+
+@op("ConvInteger", since=10, dtypes=BYTES, claim=one_to_three_axes)
+def conv_integer(
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None = None,
+    w_zero_point: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    weights = centred(w, per_output(w_zero_point, w))
+    return exact_convolution(centred(x, x_zero_point), weights, window, group)
+
+
+def exact_convolution(x: Array, w: Array, window: Window, group: int) -> Array:
+    """The convolution in int32 of values within 8 bits and a sign, through float32 sums that stay exact."""
+    high = mx.right_shift(w, 4)
+    low = w - 16 * high
+    return 16 * exact_nibbles(x, high, window, group) + exact_nibbles(x, low, window, group)
+
+
+def exact_nibbles(x: Array, w: Array, window: Window, group: int) -> Array:
+    """As exact_convolution, where the weights lie within 4 bits and a sign: 16 times as many terms are exact."""
+    channels = max(16 * EXACT_TERMS // math.prod(window.kernel), 1)
+    data = x.astype(mx.float32).reshape([x.shape[0], group, -1, *x.shape[2:]])
+    weights = w.astype(mx.float32)
+    total = mx.zeros([1], mx.int32)
+    for start in range(0, w.shape[1], channels):
+        part = data[:, :, start : start + channels].reshape([x.shape[0], -1, *x.shape[2:]])
+        total = total + convolve(part, weights[:, start : start + channels], None, window, group).astype(mx.int32)
+    return total
+
+
+def requantized(total: Array, scale: Array, zero_point: Array) -> Array:
+    level = mx.round(total.astype(mx.float32) * scale)
+    return saturated(level + zero_point.astype(mx.float32), zero_point.dtype)
+
+
+SCALED = {"T1": BYTES, "T2": BYTES, "T3": BYTES}
+
+
+@op("QLinearMatMul", since=10, dtypes={**SCALED, "TS": SINGLES})
+def qlinear_matmul(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+) -> Array:
+    total = exact_product(centred(a, per_row(a_zero_point)), centred(b, b_zero_point))
+    scale = widen(per_row(a_scale)) * widen(b_scale) / widen(per_row(y_scale))
+    return requantized(total, scale, per_row(y_zero_point))
+
+
+@op("QLinearConv", since=10, dtypes=SCALED, claim=one_to_three_axes)
+def qlinear_conv(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    weights = centred(w, per_output(w_zero_point, w))
+    total = exact_convolution(centred(x, x_zero_point), weights, window, group)
+    total = total if b is None else total + per_channel(b, total)
+    scale = x_scale * w_scale / y_scale
+    return requantized(total, scale if scale.size == 1 else per_channel(scale, total.astype(mx.float32)), y_zero_point)

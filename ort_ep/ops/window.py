@@ -1,0 +1,78 @@
+"""Sliding windows: the geometry that convolution and pooling share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+import mlxc_py as mx
+from mlxc_py import Array
+
+
+@dataclass(frozen=True)
+class Window:
+    """A kernel, how it moves, and the padding it sees; one entry per spatial axis."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    output: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        spatial: Sequence[int],
+        kernel: Sequence[int],
+        strides: Sequence[int] | None,
+        dilations: Sequence[int] | None,
+        pads: Sequence[int] | None,
+        auto_pad: str,
+        ceil_mode: int = 0,
+    ) -> Self:
+        rank = len(kernel)
+        strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
+        spans = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+        pads = pads if pads and auto_pad in ("NOTSET", "") else (0,) * (2 * rank)
+        before, after = list(pads[:rank]), list(pads[rank:])
+        if auto_pad.startswith("SAME"):
+            for axis, (length, span, stride) in enumerate(zip(spatial, spans, strides, strict=True)):
+                before[axis], after[axis] = same_padding(length, span, stride, auto_pad)
+        output = []
+        for length, span, stride, first, last in zip(spatial, spans, strides, before, after, strict=True):
+            room = length + first + last - span
+            steps = -(-room // stride) if ceil_mode else room // stride
+            # a last window that would start in the padding after the data is dropped
+            starts_outside = ceil_mode and steps * stride >= length + first
+            output.append(steps if starts_outside else steps + 1)
+        return cls(tuple(kernel), tuple(strides), tuple(dilations), tuple(before), tuple(after), tuple(output))
+
+    def taps(self, axis: int) -> np.ndarray:
+        """The input position of every (output, kernel element) along a spatial axis; outside the data where padded."""
+        first = np.arange(self.output[axis]) * self.strides[axis] - self.before[axis]
+        return first[:, None] + np.arange(self.kernel[axis]) * self.dilations[axis]
+
+    def slide(self, x: Array, fill: float) -> Array:
+        """[N, C, spatial...] -> [N, C, output..., kernel...], a strided view of the padded input."""
+        widths = [(0, 0), (0, 0)]
+        for axis, length in enumerate(x.shape[2:]):
+            reach = (self.output[axis] - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
+            widths.append((self.before[axis], max(reach - self.before[axis] - length, 0)))
+        if any(map(any, widths)):
+            x = mx.pad(x, widths, constant_values=mx.array(fill, x.dtype))
+        steps = [math.prod(x.shape[axis + 1 :]) for axis in range(x.ndim)]
+        outer = [step * stride for step, stride in zip(steps[2:], self.strides, strict=True)]
+        inner = [step * dilation for step, dilation in zip(steps[2:], self.dilations, strict=True)]
+        return mx.as_strided(x, [*x.shape[:2], *self.output, *self.kernel], [*steps[:2], *outer, *inner])
+
+
+def same_padding(length: int, span: int, stride: int, auto_pad: str) -> tuple[int, int]:
+    """The padding that makes ceil(length / stride) outputs; the odd element goes to the end that auto_pad names."""
+    total = max((-(-length // stride) - 1) * stride + span - length, 0)
+    before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+    return before, total - before
