@@ -86,8 +86,13 @@ static int ready;
 static int (*release_array)(void *);
 static void *(*new_vector)(const void *const *, size_t);
 static int (*release_vector)(void *);
-static _Thread_local void *thread_stream;
-static _Atomic(void *) default_stream;
+
+static _Atomic(uint64_t) epoch = 1;
+static _Thread_local struct {
+  void *stream;
+  uint64_t epoch;  // 0: pinned
+} mine;
+static Object *resolver;
 
 enum { WORDS = 16, DOUBLES = 4, INTS = 96, ITEMS = 64 };
 
@@ -131,8 +136,33 @@ void mlxc_support_vectors(void *(*create)(const void *const *, size_t), int (*re
   release_vector = release;
 }
 
-void mlxc_support_thread_stream(void *stream) { thread_stream = stream; }
-void mlxc_support_default_stream(void *stream) { atomic_store_explicit(&default_stream, stream, memory_order_release); }
+void mlxc_support_set_stream(void *stream, int pinned) {
+  mine.stream = stream;
+  mine.epoch = pinned ? 0 : atomic_load(&epoch);
+}
+
+void mlxc_support_forget_streams(void) { atomic_fetch_add(&epoch, 1); }
+
+void mlxc_support_stream_resolver(void *callable) {
+  py.Py_IncRef(callable);
+  if (resolver) py.Py_DecRef(resolver);
+  resolver = callable;
+}
+
+// 0 with an exception when there is none.
+static uint64_t current_stream(void) {
+  if (mine.stream && (!mine.epoch || mine.epoch == atomic_load_explicit(&epoch, memory_order_acquire)))
+    return (uint64_t)(uintptr_t)mine.stream;
+  if (!resolver) {
+    py.PyErr_SetString(*py.RuntimeError, "no stream is set for calls that name none");
+    return 0;
+  }
+  Object *found = py.PyObject_CallFunction(resolver, NULL);
+  if (!found) return 0;
+  uint64_t stream = py.PyLong_AsUnsignedLongLongMask(found);
+  py.Py_DecRef(found);
+  return stream == UINT64_MAX ? 0 : stream;
+}
 
 static void handle_dealloc(Object *self) {
   Type *type = self->type;
@@ -302,43 +332,44 @@ static int invoke(void (*function)(void), const Call *c) {
   return ((Few)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
 }
 
+static Object *finish(const Binding *f, const Call *c, void *const *made) {
+  if (!invoke(f->function, c)) {
+    Handle *result = (Handle *)py.PyType_GenericAlloc(f->result, 0);
+    if (result)
+      result->handle = *made;
+    else
+      release_array(*made);
+    return (Object *)result;
+  }
+  Object *unexpected = py.PyObject_CallFunction(f->on_error, "s", f->name);
+  if (unexpected) {
+    py.Py_DecRef(unexpected);
+    py.PyErr_SetString(*py.RuntimeError, f->name);
+  }
+  return NULL;
+}
+
 static Object *call(Object *self, Object *const *args, Ssize n) {
   const Binding *f = py.PyCapsule_GetPointer(self, NULL);
   if (n != f->n && n != f->n - f->streams)
     return py.PyErr_Format(*py.TypeError, "%s takes %d arguments, %zd given", f->name, f->n, n);
   void *made = NULL;
   Call c;
+  memset(c.word, 0, sizeof c.word);
+  memset(c.number, 0, sizeof c.number);
   c.words = c.numbers = c.used = 0;
   c.vector = NULL;
   c.word[c.words++] = (uint64_t)(uintptr_t)&made;
   int status = 0;
   for (int i = 0; i < n && !status; i++) status = add_argument(f, &c, i, args[i]);
-  if (!status) {
-    if (f->streams) {
-      if (n < f->n) c.word[c.words++] = 0;
-      uint64_t *stream = &c.word[c.words - 1];
-      if (!*stream) *stream = (uint64_t)(uintptr_t)thread_stream;
-      if (!*stream) *stream = (uint64_t)(uintptr_t)atomic_load_explicit(&default_stream, memory_order_acquire);
-    }
-    status = invoke(f->function, &c);
-    if (c.vector) release_vector(c.vector);
-    if (!status) {
-      Handle *result = (Handle *)py.PyType_GenericAlloc(f->result, 0);
-      if (result)
-        result->handle = made;
-      else
-        release_array(made);
-      return (Object *)result;
-    }
-    Object *unexpected = py.PyObject_CallFunction(f->on_error, "s", f->name);
-    if (unexpected) {
-      py.Py_DecRef(unexpected);
-      py.PyErr_SetString(*py.RuntimeError, f->name);
-    }
-    return NULL;
+  if (!status && f->streams) {
+    if (n < f->n) c.word[c.words++] = 0;
+    uint64_t *stream = &c.word[c.words - 1];
+    if (!*stream && !(*stream = current_stream())) status = -1;
   }
+  Object *result = status ? NULL : finish(f, &c, &made);
   if (c.vector) release_vector(c.vector);
-  return NULL;
+  return result;
 }
 
 void *mlxc_support_bind(const char *name, void (*function)(void), const char *signature, void *result, void *on_error) {

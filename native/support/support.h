@@ -49,6 +49,9 @@ MLXC_SUPPORT_API void *mlxc_support_bind(const char *name, void (*function)(void
                                          void *on_error);
 // What sequences of arrays are packed with: mlx_vector_array_new_data and mlx_vector_array_free.
 MLXC_SUPPORT_API void mlxc_support_vectors(void *(*create)(const void *const *, size_t), int (*release)(void *));
-// The stream of calls that name none: this thread's if set (0 unsets it), else the process's.
-MLXC_SUPPORT_API void mlxc_support_thread_stream(void *stream);
-MLXC_SUPPORT_API void mlxc_support_default_stream(void *stream);
+// What calls use that name no stream, per thread. A stream set here holds until it is set again, or, unless pinned,
+// until forget_streams, after which each thread calls resolver() once more: it returns the handle as a Python int and
+// should set it here.
+MLXC_SUPPORT_API void mlxc_support_set_stream(void *stream, int pinned);
+MLXC_SUPPORT_API void mlxc_support_forget_streams(void);
+MLXC_SUPPORT_API void mlxc_support_stream_resolver(void *resolver);
