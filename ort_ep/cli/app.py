@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 from typing import Any
 
 import typer
@@ -15,6 +17,16 @@ from ort_ep.cli.flags import debugging
 PROGRAM = "python -m ort_ep"
 
 
+_interrupted = False
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C while ONNX Runtime runs our code comes back as its error, so it is also noted here."""
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
+
 class Commands(TyperGroup):
     """Turns what a command raises into one sentence on stderr and a non-zero exit code."""
 
@@ -24,6 +36,8 @@ class Commands(TyperGroup):
         except CommandError as error:
             if debugging(ctx):
                 raise
+            if _interrupted:
+                raise KeyboardInterrupt from error
             show_error(str(error), error.advice)
             raise typer.Exit(1) from error
         except (typer.Exit, typer.Abort, KeyboardInterrupt, BrokenPipeError):
@@ -32,6 +46,8 @@ class Commands(TyperGroup):
             # typer's own usage errors know how to show themselves
             if debugging(ctx) or hasattr(error, "format_message"):
                 raise
+            if _interrupted:
+                raise KeyboardInterrupt from error
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
             show_error(f"{kind}{one_line(str(error))}", "Run again with --debug for the traceback.")
             raise typer.Exit(1) from error
@@ -55,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         # a path that the terminal's encoding lacks is printed escaped, not a crash
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app(args=arguments, prog_name=PROGRAM)
     except SystemExit as end:

@@ -144,6 +144,15 @@ def _libmlxc(facts: dict[str, Any]) -> None:
         facts["not called"] = [f"{name}: {why}" for name, why in found.refused.items()]
 
 
+def _native(facts: dict[str, Any]) -> None:
+    from mlxc_py._sys import blas, load, support
+
+    load.library()
+    found = support.library()
+    facts["support library"] = str(support.path()) if found is not None else f"none: {support.reason()}"
+    facts["BLAS of MLX on CPU"] = str(blas.status())
+
+
 def _devices(facts: dict[str, Any]) -> None:
     import mlxc_py as mx
 
@@ -193,6 +202,7 @@ EXAMINATIONS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Any]], None]]
     "Python": ((), _python),
     "Packages": ((), _packages),
     "libmlxc": ((), _libmlxc),
+    "Native support": (("libmlxc",), _native),
     "MLX devices": (("libmlxc",), _devices),
     "ONNX Runtime": ((), _onnxruntime),
     "Execution provider": (("libmlxc", "ONNX Runtime"), _plugin),
