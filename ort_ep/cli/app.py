@@ -71,7 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         # a path that the terminal's encoding lacks is printed escaped, not a crash
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGINT, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         app(args=arguments, prog_name=PROGRAM)
     except SystemExit as end:

@@ -132,7 +132,7 @@ def _model_of(magika: Any, home: Path) -> Path:
 def _identifier(magika: Any, providers: BothProviders) -> Any:
     """A Magika whose feature extraction and thresholds are its own, and whose session is ours."""
 
-    class OnMlx(magika.Magika):  # type: ignore[misc]
+    class OnMlx(magika.Magika):
         def _init_onnx_session(self) -> Any:
             return providers
 

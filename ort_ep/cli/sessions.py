@@ -36,7 +36,7 @@ class Timed:
 
 
 def import_onnxruntime() -> Any:
-    """The onnxruntime module, or a CommandError that names the extra."""
+    """The onnxruntime module; CommandError where it is missing or too old."""
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
@@ -45,6 +45,12 @@ def import_onnxruntime() -> Any:
         raise CommandError(
             "onnxruntime is not installed", "Install it: pip install 'mlxc-py[ort]' (1.24 or newer)."
         ) from error
+    try:
+        import ort_ep.session  # noqa: F401  checks the version
+    except ModuleNotFoundError:
+        raise
+    except ImportError as error:
+        raise CommandError(str(error)) from error
     return onnxruntime
 
 
