@@ -50,8 +50,7 @@ class Initializer:
             return self.array
         if not self.nbytes:
             return np.zeros(self.shape, dtypes.numpy_dtype(self.elem_type))
-        memory = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
-        return decode(self.elem_type, self.shape, np.frombuffer(memory, np.uint8))
+        return decode(self.elem_type, self.shape, view_bytes(self.address, self.nbytes))
 
     @property
     def size(self) -> int:
@@ -148,6 +147,11 @@ class Graph:
     def outer(self) -> Iterator[Value]:
         """Values that come from an enclosing graph."""
         return (value for value in self.values if value.flags & Flags.OUTER)
+
+
+def view_bytes(address: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """Memory that somebody else owns as a uint8 array."""
+    return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), np.uint8)
 
 
 def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,102 @@
+"""Provider options: one typed table. An environment variable ONNXRUNTIME_EP_MLX_<OPTION> mirrors each of them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+ENVIRONMENT_PREFIX: Final = "ONNXRUNTIME_EP_MLX_"
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class OptionError(ValueError):
+    """An unknown option or a value it does not take; says what is accepted."""
+
+    ort_status_code = 2  # ORT_INVALID_ARGUMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table; `choices` lists the values of a string option."""
+
+    name: str
+    default: Any
+    doc: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def type(self) -> str:
+        return " | ".join(self.choices) if self.choices else type(self.default).__name__
+
+    @property
+    def environment(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    def parse(self, value: Any, source: str) -> Any:
+        """The value in its own type; OptionError names `source` and what is accepted."""
+        text = str(value).strip()
+        if isinstance(self.default, bool):
+            if text.lower() in _TRUE + _FALSE:
+                return text.lower() in _TRUE
+            raise OptionError(f"{source} is {text!r}; it takes {'/'.join(_TRUE)} or {'/'.join(_FALSE)}")
+        if text in self.choices:
+            return text
+        raise OptionError(
+            f"{source} is {text!r}; {_suggestion(text, self.choices)}it takes {' or '.join(self.choices)}"
+        )
+
+
+OPTIONS: Final = (
+    Option("device", "auto", "MLX device: auto is the GPU where MLX has one, else the CPU.", ("auto", "cpu", "gpu")),
+    Option(
+        "on_compute_error",
+        "cpu",
+        "A run that fails on MLX: cpu answers so that ONNX Runtime reruns the session on its CPU provider, raise fails.",
+        ("cpu", "raise"),
+    ),
+    Option(
+        "partition",
+        "all",
+        "all takes every subgraph MLX can run, cost gives back those too small to pay for the round trip.",
+        ("all", "cost"),
+    ),
+    Option("strict", False, "Fail when the session is made if any node stays on the CPU provider."),
+    Option("verbose", False, "Log every node that stays on the CPU provider, with its reason."),
+)
+BY_NAME: Final = {option.name: option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Parsed provider options."""
+
+    device: str = "auto"
+    on_compute_error: str = "cpu"
+    partition: str = "all"
+    strict: bool = False
+    verbose: bool = False
+
+
+def parse(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Options:
+    """Options from provider options over environment variables over defaults; OptionError for what is not valid."""
+    environment = os.environ if environment is None else environment
+    for name in given:
+        if name not in BY_NAME:
+            raise OptionError(
+                f"unknown provider option {name!r}; {_suggestion(name, BY_NAME)}the options are {', '.join(BY_NAME)}"
+            )
+    values = {}
+    for name, option in BY_NAME.items():
+        if name in given:
+            values[name] = option.parse(given[name], f"provider option {name}")
+        elif option.environment in environment:
+            values[name] = option.parse(environment[option.environment], f"environment variable {option.environment}")
+    return Options(**values)
+
+
+def _suggestion(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""

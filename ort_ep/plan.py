@@ -1,0 +1,396 @@
+"""A claimed subgraph as a list of handler calls over numbered slots.
+
+Each call runs in one of four ways, decided once, here:
+  constant  every input is constant: called while compiling, the result is stored
+  fold      the inputs are known on the host (shapes, constants, run inputs): numpy in, numpy out
+  device    MLX arrays in and out; the parameters listed as `host` are numpy
+  host step numpy in; it ends a segment, because its inputs must be computed first
+A segment is what one engine can trace as a whole; between two segments the slots in `sync` come to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+import numpy as np
+
+import mlxc_py as mx
+from ort_ep import dtypes
+from ort_ep.capability import Translation
+from ort_ep.constants import constant, host_constant
+from ort_ep.graph import Graph, Node, Value
+
+Host = np.ndarray[Any, Any]
+Slot = Any  # an mx.Array, a numpy array, or None once freed
+
+
+class OperatorError(RuntimeError):
+    """A handler failed: which node, which operator, on what."""
+
+
+class Want(Enum):
+    """The form in which a call takes one input."""
+
+    DEVICE = 0
+    HOST = 1
+    EITHER = 2
+
+
+class Known(IntEnum):
+    """From when on a value is known on the host."""
+
+    CONSTANT = 0
+    SHAPE = 1
+    INPUT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of the plan."""
+
+    slot: int
+    name: str
+    elem_type: int
+
+
+@dataclass(slots=True)
+class Step:
+    """One call: `args` are (slot, form) or None for an absent input; `outs` hold -1 for an unused output.
+
+    `host_dtypes` are what numpy results must have: numpy's own promotion may differ from ONNX's.
+    """
+
+    node: Node
+    function: Callable[..., Any]
+    args: tuple[tuple[int, Want] | None, ...]
+    keywords: dict[str, Any]
+    outs: tuple[int, ...]
+    host_dtypes: tuple[np.dtype[Any] | None, ...] = ()
+    frees: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Segment:
+    """Steps that run without a look at data; the slots in `sync` are on the host before they start."""
+
+    sync: tuple[int, ...] = ()
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Frame:
+    """The values of one run. `twins` holds the other form of a slot: numpy of an Array, or Array of a numpy array."""
+
+    values: list[Slot]
+    twins: dict[int, Slot]
+
+    def host(self, slot: int) -> Host:
+        value = self.values[slot]
+        twin: Host = value if isinstance(value, np.ndarray) else self.twins[slot]
+        return twin
+
+    def device(self, slot: int) -> mx.Array:
+        value = self.values[slot]
+        if isinstance(value, np.ndarray):
+            if slot not in self.twins:
+                self.twins[slot] = mx.array(value)
+            return self.twins[slot]
+        return value
+
+    def free(self, slot: int) -> None:
+        self.values[slot] = None
+        self.twins.pop(slot, None)
+
+    def sync(self, slots: Iterable[int]) -> None:
+        """Copy evaluated arrays to the host."""
+        for slot in slots:
+            if not isinstance(self.values[slot], np.ndarray):
+                self.twins[slot] = np.array(self.values[slot])
+
+    def execute(self, segment: Segment) -> None:
+        """Call the handlers of a segment in order; builds MLX graphs, evaluates nothing."""
+        for step in segment.steps:
+            arguments = [None if arg is None else self._argument(*arg) for arg in step.args]
+            results = call(step, arguments)
+            for slot, dtype, result in zip(step.outs, step.host_dtypes, results, strict=False):
+                if slot >= 0:
+                    on_host = isinstance(result, np.ndarray | np.generic)
+                    self.values[slot] = np.asarray(result, dtype) if on_host else result
+            for slot in step.frees:
+                self.free(slot)
+
+    def _argument(self, slot: int, want: Want) -> Slot:
+        if want is Want.DEVICE:
+            return self.device(slot)
+        return self.host(slot) if want is Want.HOST else self.values[slot]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A translated subgraph. `host_inputs` are positions of inputs that the handlers need as numpy."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    segments: tuple[Segment, ...]
+    values: list[Slot]
+    twins: dict[int, Slot]
+    host_inputs: frozenset[int]
+    nodes: int
+
+    @property
+    def host_steps(self) -> int:
+        """How often one run stops to read data: 0 for a plan that is a single trace."""
+        return sum(bool(segment.sync) for segment in self.segments)
+
+    def frame(self, inputs: Sequence[Slot]) -> Frame:
+        """A fresh frame with constants and inputs in place."""
+        frame = Frame(list(self.values), dict(self.twins))
+        for port, value in zip(self.inputs, inputs, strict=True):
+            frame.values[port.slot] = value
+        return frame
+
+
+def call(step: Step, arguments: Sequence[Slot]) -> Sequence[Slot]:
+    """Call one handler; OperatorError names node, operator and inputs, and keeps the cause."""
+    try:
+        result = step.function(*arguments, **step.keywords)
+    except Exception as error:
+        raise OperatorError(
+            f"{step.node.title} failed on ({', '.join(map(_describe, arguments))}): {type(error).__name__}: {error}"
+        ) from error
+    results: Sequence[Slot] = result if isinstance(result, tuple | list) else (result,)
+    if len(results) < len(step.outs):
+        raise OperatorError(f"{step.node.title}: the handler returned {len(results)} of {len(step.outs)} outputs")
+    return results
+
+
+def _describe(value: Slot) -> str:
+    if value is None:
+        return "absent"
+    name = value.dtype.name if isinstance(value, np.ndarray) else str(value.dtype).removeprefix("mlx.core.")
+    return f"{name}[{','.join(map(str, value.shape))}]"
+
+
+def build(graph: Graph, calls: Sequence[Translation]) -> Plan:
+    """Translate `graph`, given the handler calls of its nodes in order. Evaluates every constant."""
+    return _Builder(graph, calls).plan()
+
+
+class _Builder:
+    def __init__(self, graph: Graph, calls: Sequence[Translation]) -> None:
+        self.graph = graph
+        self.calls = _live(graph, calls)
+        self.slots: dict[int, int] = {}
+        self.values: list[Value] = []
+        self.known: dict[int, Known] = {}
+        self.demanded: set[int] = set()  # slots that some call needs on the host
+        self.modes: list[_Mode] = []
+
+    def plan(self) -> Plan:
+        inputs = [value for value in self.graph.inputs if not value.constant]
+        for value in (*inputs, *self.graph.outer()):
+            self.known[self.slot(value)] = Known.CONSTANT if value.constant else Known.INPUT
+        self._levels()
+        self._modes()
+        frame = self._constants()
+        segments = self._segments(frame)
+        ports = [Port(self.slot(value), value.name, value.elem_type or 0) for value in inputs]
+        outputs = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.graph.outputs]
+        self._add_constants(frame, [(port.slot, Want.EITHER) for port in outputs])
+        _free_after_last_use(segments, keep={port.slot for port in outputs} | _filled(frame))
+        mx.eval(*(value for value in (*frame.values, *frame.twins.values()) if isinstance(value, mx.Array)))
+        return Plan(
+            name=self.graph.name,
+            inputs=tuple(ports),
+            outputs=tuple(outputs),
+            segments=tuple(segments),
+            values=frame.values,
+            twins=frame.twins,
+            host_inputs=frozenset(i for i, port in enumerate(ports) if port.slot in self.demanded),
+            nodes=len(self.calls),
+        )
+
+    def slot(self, value: Value) -> int:
+        slot = self.slots.get(id(value))
+        if slot is None:
+            slot = self.slots[id(value)] = len(self.values)
+            self.values.append(value)
+            if value.constant:
+                self.known[slot] = Known.CONSTANT
+        return slot
+
+    def _levels(self) -> None:
+        """From when on each value can be known on the host, in one pass forward."""
+        for entry in self.calls:
+            handler = entry.handler
+            slots = [self.slot(value) for value in entry.node.inputs if value is not None]
+            levels = [self.known.get(slot) for slot in slots]
+            level: Known | None = None
+            if slots and handler.pure and all(found is Known.CONSTANT for found in levels):
+                level = Known.CONSTANT
+            elif handler.host_result:
+                level = Known.SHAPE
+            elif handler.fold and slots and None not in levels:
+                level = max(found for found in levels if found is not None)
+            for value in entry.node.outputs:
+                if value is not None and level is not None:
+                    self.known[self.slot(value)] = level
+
+    def _modes(self) -> None:
+        """How each call runs, in one pass backward: what is needed on the host is computed there where it can be."""
+        modes = []
+        for entry in reversed(self.calls):
+            handler, node = entry.handler, entry.node
+            slots = [self.slot(value) for value in node.inputs if value is not None]
+            outs = [self.slot(value) for value in node.outputs if value is not None]
+            mode = _Mode.DEVICE
+            if self.known.get(outs[0]) is Known.CONSTANT:
+                mode = _Mode.CONSTANT
+            elif handler.host_result:
+                mode = _Mode.DEVICE
+            elif handler.fold and slots and all(slot in self.known for slot in slots):
+                small = all((value.rank or 0) <= 1 and value.shape is not None for value in node.outputs if value)
+                from_shapes = all(self.known[slot] is not Known.INPUT for slot in slots)
+                if self.demanded.intersection(outs) or (small and from_shapes):
+                    mode = _Mode.FOLD
+            if mode is not _Mode.CONSTANT:
+                wants = self._wants(entry, mode)
+                self.demanded |= {arg[0] for arg in wants if arg and arg[1] is Want.HOST}
+            modes.append(mode)
+        self.modes = modes[::-1]
+
+    def _wants(self, entry: Translation, mode: _Mode) -> tuple[tuple[int, Want] | None, ...]:
+        handler = entry.handler
+
+        def want(index: int, value: Value) -> Want:
+            if mode is _Mode.FOLD or handler.wants_host(index):
+                return Want.HOST
+            if handler.host_result:
+                return Want.EITHER
+            row = dtypes.ELEM_TYPES.get(value.elem_type or 0)
+            return Want.DEVICE if row is not None and row.mlx else Want.HOST  # MLX can't hold it: numpy carries it
+
+        return tuple(
+            None if value is None else (self.slot(value), want(index, value))
+            for index, value in enumerate(entry.node.inputs)
+        )
+
+    def _step(self, entry: Translation, mode: _Mode) -> Step:
+        node, handler = entry.node, entry.handler
+        function = handler.fold if mode is _Mode.FOLD and handler.fold else handler.function
+        keywords = {k: v for k, v in node.attributes.items() if k in handler.attributes or handler.any_attribute}
+        keywords |= {name: body for name, body in node.bodies.items() if name in handler.attributes}
+        offered = {"n_outputs": node.n_outputs, "node": node, "opset": node.opset}
+        keywords |= {name: value for name, value in offered.items() if name in handler.injected}
+        results = node.outputs[: node.n_outputs]
+        outs = tuple(-1 if value is None else self.slot(value) for value in results)
+        return Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
+
+    def _constants(self) -> Frame:
+        """A frame with the constants that run-time calls use; constant calls are made here, once."""
+        frame = Frame([], {})
+        frame.values = [None] * len(self.values)
+        for entry, mode in zip(self.calls, self.modes, strict=True):
+            if mode is _Mode.CONSTANT:
+                self._constant_call(frame, entry)
+        return frame
+
+    def _constant_call(self, frame: Frame, entry: Translation) -> None:
+        slots = [self.slot(value) for value in entry.node.inputs if value is not None]
+        small = all(self._size(frame, slot) <= _FOLD_LIMIT for slot in slots)
+        step = self._step(entry, _Mode.FOLD if entry.handler.fold and small else _Mode.DEVICE)
+        self._add_constants(frame, step.args)
+        for slot in (arg[0] for arg in step.args if arg and arg[1] is Want.HOST):
+            self._to_host(frame, slot)
+        frame.execute(Segment(steps=[step]))
+
+    def _size(self, frame: Frame, slot: int) -> int:
+        initializer = self.values[slot].constant
+        return initializer.size if initializer else int(frame.values[slot].size)
+
+    def _add_constants(self, frame: Frame, args: Iterable[tuple[int, Want] | None]) -> None:
+        """Make sure that initializers among `args` are in the frame, in the form that is asked for."""
+        for arg in args:
+            if arg is None:
+                continue
+            slot, want = arg
+            value = self.values[slot]
+            if value.constant is None:
+                continue
+            row = dtypes.ELEM_TYPES[value.constant.elem_type]
+            if want is Want.HOST or row.mlx is None:
+                if frame.values[slot] is None:
+                    frame.values[slot] = host_constant(value.constant)
+                elif slot not in frame.twins and not isinstance(frame.values[slot], np.ndarray):
+                    frame.twins[slot] = host_constant(value.constant)
+            elif frame.values[slot] is None:
+                frame.values[slot] = constant(value.constant)
+
+    def _segments(self, frame: Frame) -> list[Segment]:
+        segments = [Segment()]
+        on_host = _filled(frame) | {slot for slot in self.demanded if self.known.get(slot) is not None}
+        for entry, mode in zip(self.calls, self.modes, strict=True):
+            if mode is _Mode.CONSTANT:
+                continue
+            step = self._step(entry, mode)
+            self._add_constants(frame, step.args)
+            needed = {arg[0] for arg in step.args if arg and arg[1] is Want.HOST}
+            missing = {slot for slot in needed - on_host if frame.values[slot] is None}
+            if missing:
+                segments.append(Segment(sync=tuple(sorted(missing))))
+                on_host |= missing
+            for slot in needed & _filled(frame):
+                self._to_host(frame, slot)
+            segments[-1].steps.append(step)
+        for arg in (arg for segment in segments for step in segment.steps for arg in step.args):
+            if arg and arg[1] is Want.DEVICE and isinstance(frame.values[arg[0]], np.ndarray):
+                frame.device(arg[0])  # made once, not in every run
+        return segments
+
+    def _to_host(self, frame: Frame, slot: int) -> None:
+        if not isinstance(frame.values[slot], np.ndarray) and slot not in frame.twins:
+            mx.eval(frame.values[slot])
+            frame.sync([slot])
+
+
+class _Mode(Enum):
+    CONSTANT = 0
+    FOLD = 1
+    DEVICE = 2
+
+
+# Constants up to this many elements are shape arithmetic; larger ones are weights and are computed by MLX.
+_FOLD_LIMIT = 1024
+
+
+def _host_dtype(value: Value | None) -> np.dtype[Any] | None:
+    row = dtypes.ELEM_TYPES.get(value.elem_type or 0) if value else None
+    return row.numpy if row else None
+
+
+def _filled(frame: Frame) -> set[int]:
+    return {slot for slot, value in enumerate(frame.values) if value is not None}
+
+
+def _live(graph: Graph, calls: Sequence[Translation]) -> list[Translation]:
+    """The calls whose results reach an output: function bodies compute outputs that their caller leaves out."""
+    needed = {id(value) for value in graph.outputs}
+    live = []
+    for entry in reversed(calls):
+        if any(value is not None and id(value) in needed for value in entry.node.outputs):
+            live.append(entry)
+            needed |= {id(value) for value in (*entry.node.inputs, *entry.node.implicit) if value is not None}
+    return live[::-1]
+
+
+def _free_after_last_use(segments: Sequence[Segment], keep: set[int]) -> None:
+    seen = set(keep)
+    for segment in reversed(segments):
+        for step in reversed(segment.steps):
+            touched = {arg[0] for arg in step.args if arg} | {slot for slot in step.outs if slot >= 0}
+            step.frees = tuple(sorted(touched - seen))
+            seen |= touched

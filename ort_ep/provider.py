@@ -1,0 +1,176 @@
+"""The Python half of one session's execution provider: what the plugin library asks of it, in ORT's order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import mlxc_py as mx
+from ort_ep import graph as graphs
+from ort_ep import options as option_table
+from ort_ep import partition, plan, streams
+from ort_ep.capability import Analyzer, Verdict
+from ort_ep.engine import EagerEngine, Engine
+from ort_ep.graph import Graph, Node
+from ort_ep.logger import Logger, Severity
+from ort_ep.options import OptionError, Options
+from ort_ep.plan import Plan, Slot
+from ort_ep.registry import REGISTRY, Registry
+from ort_ep.report import ClaimReport, ClusterReport
+from ort_ep.runtime import Compute
+from ort_ep.streams import PooledStream
+
+# ORT names a fused node's op type after the provider that made it; such a node is done, whoever did it.
+FUSED_MARK = "ExecutionProvider_"
+
+
+class StrictError(RuntimeError):
+    """`strict` was asked for and nodes would stay on the CPU provider."""
+
+    ort_status_code = 1
+
+
+class Provider:
+    """Claims, compiles and runs for one session.
+
+    ORT swallows an error of CreateEp into a silent CPU session, so one found here waits: the first graph gets one node
+    claimed, and compiling it raises.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        logger: int = 0,
+        *,
+        registry: Registry = REGISTRY,
+    ) -> None:
+        self.report = ClaimReport()
+        self._logger = Logger(logger)
+        self._registry = registry
+        self._computes: list[Compute] = []
+        self._error: Exception | None = None
+        self._options = Options()
+        self._device = "cpu"
+        try:
+            self._options = option_table.parse(options)
+            self._device = _device(self._options.device)
+        except OptionError as error:
+            self._error = error
+
+    # ------------------------------------------------------------ claim
+    def get_capability(self, document: bytes) -> list[list[int]]:
+        """Positions of the nodes to fuse, by cluster. Idempotent: ORT asks again after each of its own rewrites."""
+        graph = graphs.parse(document)
+        if self._error is not None:
+            return [[0]] if graph.nodes else []
+        verdicts = Analyzer(graph, self._registry, self._device).verdicts()
+        clusters = partition.clusters(graph, [verdict.claimed for verdict in verdicts])
+        if self._options.partition == "cost":
+            clusters, verdicts = _without_unpaid(clusters, verdicts)
+        declined = [(v.node, v.reason) for v in verdicts if v.reason and FUSED_MARK not in v.node.op_type]
+        self.report.offered(graph, declined)
+        if declined and self._options.strict and not graph.parent_node:
+            self._error = StrictError(_strict_text(declined))
+            return [[0]]
+        self._log_declined(declined)
+        return clusters
+
+    def _log_declined(self, declined: Sequence[tuple[Node, str]]) -> None:
+        severity = Severity.WARNING if self._options.verbose else Severity.VERBOSE
+        for node, reason in declined:
+            self._logger.log(severity, f"{node.title} stays on CPU: {reason}")
+
+    # ------------------------------------------------------------ compile
+    def compile(self, documents: Sequence[bytes], names: Sequence[str]) -> list[Compute]:
+        """One callable per fused graph, in order."""
+        if self._error is not None:
+            raise self._error
+        return [self._compile(graphs.parse(text), name) for text, name in zip(documents, names, strict=True)]
+
+    def _compile(self, graph: Graph, name: str) -> Compute:
+        graph.name = name
+        try:
+            built = self._plan(graph)
+            engine: Engine = EagerEngine(built)
+        except Exception as error:
+            if self._options.on_compute_error == "raise":
+                raise
+            self._failed(f"{name} can't be compiled, its runs go to the CPU provider: {error}", True)
+            built, engine = _unusable(graph), _Unusable(error)
+        self.report.compiled(
+            ClusterReport(name, len(graph.nodes), len(built.inputs), len(built.outputs), built.host_steps),
+            graph.nodes,
+            graph.parent_node or "",
+        )
+        compute = Compute(
+            built,
+            engine,
+            streams.pool(self._device),
+            fall_back=self._options.on_compute_error == "cpu",
+            failed=self._failed,
+        )
+        self._computes.append(compute)
+        return compute
+
+    def _plan(self, graph: Graph) -> Plan:
+        verdicts = Analyzer(graph, self._registry, self._device).verdicts()
+        refused = next((verdict for verdict in verdicts if verdict.reason), None)
+        if refused is not None:
+            raise RuntimeError(f"{refused.node.title} was claimed and can't be translated: {refused.reason}")
+        with streams.pool(self._device).lease():
+            return plan.build(graph, [call for verdict in verdicts for call in verdict.calls])
+
+    # ------------------------------------------------------------ run and end
+    def _failed(self, message: str, first: bool) -> None:
+        self.report.failed(message)
+        if first:
+            self._logger.log(Severity.ERROR, message)
+
+    def close(self) -> None:
+        """ORT has let go of the session: free what its plans hold."""
+        for compute in self._computes:
+            compute.close()
+        self._computes.clear()
+
+
+class _Unusable:
+    """The engine of a subgraph that could not be compiled: every run fails with the reason."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
+        raise RuntimeError(f"this subgraph could not be compiled: {self._error}") from self._error
+
+    def close(self) -> None:
+        pass
+
+
+def _unusable(graph: Graph) -> Plan:
+    inputs = [value for value in graph.inputs if not value.constant]
+    ports = tuple(plan.Port(i, value.name, value.elem_type or 0) for i, value in enumerate(inputs))
+    return Plan(graph.name, ports, (), (), [None] * len(ports), {}, frozenset(), len(graph.nodes))
+
+
+def _device(option: str) -> str:
+    gpu = mx.default_device() == mx.Device(mx.gpu) if option == "auto" else mx.is_available(mx.gpu)
+    if option == "gpu" and not gpu:
+        raise OptionError("provider option device is 'gpu', but this MLX has no GPU back end that works here")
+    return "gpu" if gpu and option != "cpu" else "cpu"
+
+
+def _without_unpaid(clusters: list[list[int]], verdicts: list[Verdict]) -> tuple[list[list[int]], list[Verdict]]:
+    kept = []
+    for cluster in clusters:
+        reason = partition.cost_reason(verdicts[position].node for position in cluster)
+        if reason is None:
+            kept.append(cluster)
+        else:
+            for position in cluster:
+                verdicts[position] = Verdict(verdicts[position].node, reason=reason)
+    return kept, verdicts
+
+
+def _strict_text(declined: Sequence[tuple[Node, str]]) -> str:
+    shown = "; ".join(f"{node.title}: {reason}" for node, reason in declined[:5])
+    more = f"; and {len(declined) - 5} more" if len(declined) > 5 else ""
+    return f"strict: {len(declined)} nodes would run on the CPU provider: {shown}{more}"

@@ -1,0 +1,106 @@
+"""What a session's provider claimed, what it left to the CPU provider and why, and which runs failed."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ort_ep.graph import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node of the graph that ONNX Runtime offered. `reason` is empty for a node on MLX."""
+
+    name: str
+    op_type: str
+    domain: str
+    reason: str = ""
+    parent: str = ""
+
+    @property
+    def on_mlx(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """One fused subgraph. `host_steps`: how often a run of it stops to read data."""
+
+    name: str
+    nodes: int
+    inputs: int
+    outputs: int
+    host_steps: int
+
+
+@dataclass(slots=True)
+class ClaimReport:
+    """Filled while the session is made and when runs fail; safe to read from any thread."""
+
+    clusters: list[ClusterReport] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    _mlx: list[NodeReport] = field(default_factory=list)
+    _cpu: dict[tuple[str, ...], list[NodeReport]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def nodes(self) -> list[NodeReport]:
+        """Every node, those on MLX first."""
+        with self._lock:
+            return [*self._mlx, *(node for nodes in self._cpu.values() for node in nodes)]
+
+    @property
+    def mlx_nodes(self) -> int:
+        return sum(node.on_mlx for node in self.nodes)
+
+    @property
+    def cpu_nodes(self) -> int:
+        return sum(not node.on_mlx for node in self.nodes)
+
+    @property
+    def share(self) -> float:
+        """Nodes on MLX as a part of all nodes; 1.0 for a session without nodes."""
+        nodes = self.nodes
+        return sum(node.on_mlx for node in nodes) / len(nodes) if nodes else 1.0
+
+    @property
+    def host_steps(self) -> int:
+        return sum(cluster.host_steps for cluster in self.clusters)
+
+    def declined(self) -> Counter[tuple[str, str]]:
+        """(operator, reason) of the nodes on CPU, counted."""
+        return Counter((_operator(node), node.reason) for node in self.nodes if not node.on_mlx)
+
+    def offered(self, graph: Graph, declined: Iterable[tuple[Node, str]]) -> None:
+        """Record the declined nodes of a graph; ORT offers one several times and the last answer counts."""
+        # bodies of one name exist beside each other, so their outputs tell them apart
+        key = (graph.parent_node or "", graph.name, *(value.name for value in graph.outputs))
+        rows = [NodeReport(n.name, n.op_type, n.domain, reason, graph.parent_node or "") for n, reason in declined]
+        with self._lock:
+            self._cpu[key] = rows
+
+    def compiled(self, cluster: ClusterReport, nodes: Sequence[Node], parent: str) -> None:
+        """Record a fused subgraph."""
+        with self._lock:
+            self.clusters.append(cluster)
+            self._mlx += [NodeReport(node.name, node.op_type, node.domain, parent=parent) for node in nodes]
+
+    def failed(self, message: str) -> None:
+        with self._lock:
+            self.failures.append(message)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.mlx_nodes} of {len(self.nodes)} nodes on MLX in {len(self.clusters)} subgraphs, "
+            f"{self.cpu_nodes} on CPU"
+        ]
+        lines += [f"  {count} x {op}: {reason}" for (op, reason), count in self.declined().most_common()]
+        lines += [f"  failed: {message}" for message in self.failures]
+        return "\n".join(lines)
+
+
+def _operator(node: NodeReport) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -1,0 +1,123 @@
+"""One Compute call of a fused node: host memory in, host memory out, and what a failure becomes."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+import mlxc_py as mx
+from ort_ep import dtypes
+from ort_ep.engine import Engine
+from ort_ep.graph import decode, view_bytes
+from ort_ep.plan import Plan, Port, Slot
+from ort_ep.streams import StreamPool
+
+Input = tuple[int, int, tuple[int, ...]] | None
+Output = tuple[tuple[int, ...], int, int, object]
+
+FAIL: Final = 1
+# ONNX Runtime's Python answers this status by rebuilding the session on the CPU provider and running it again.
+EP_FAIL: Final = 11
+
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class ComputeError(RuntimeError):
+    """A run failed; `ort_status_code` tells the plugin which OrtStatus to answer with."""
+
+    def __init__(self, message: str, ort_status_code: int) -> None:
+        super().__init__(message)
+        self.ort_status_code = ort_status_code
+
+
+class Compute:
+    """The callable behind one fused node; any number of threads may call it at once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        streams: StreamPool,
+        *,
+        fall_back: bool,
+        failed: Callable[[str, bool], None],
+    ) -> None:
+        """`fall_back`: answer failures with EP_FAIL. `failed` gets each message, and whether it is the first one."""
+        self._plan = plan
+        self._engine = engine
+        self._streams = streams
+        self._fall_back = fall_back
+        self._failed = failed
+        self._reported = False
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: Sequence[Input]) -> list[Output]:
+        if _forked:
+            # MLX's threads do not survive a fork and its first evaluation would hang for ever
+            raise ComputeError("MLX cannot run in a forked child process; start it with 'spawn'", FAIL)
+        try:
+            return self._run(inputs)
+        except ComputeError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _run(self, inputs: Sequence[Input]) -> list[Output]:
+        if len(inputs) != len(self._plan.inputs):
+            raise ValueError(f"{len(inputs)} inputs were given, {self._plan.name} has {len(self._plan.inputs)}")
+        with self._streams.lease() as stream:
+            ports = zip(self._plan.inputs, inputs, strict=True)
+            slots = [_wrapped(port, item, i in self._plan.host_inputs) for i, (port, item) in enumerate(ports)]
+            results = self._engine.run(slots, stream)
+        return [_delivered(value) for value in results]
+
+    def _failure(self, error: Exception) -> ComputeError:
+        message = f"{self._plan.name}: {error}" if str(error) else f"{self._plan.name}: {type(error).__name__}"
+        with self._lock:
+            first, self._reported = not self._reported, True
+        self._failed(message, first)
+        return ComputeError(message, EP_FAIL if self._fall_back else FAIL)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def _wrapped(port: Port, item: Input, on_host: bool) -> Slot:
+    if item is None:
+        return None
+    address, elem_type, shape = item
+    row = dtypes.ELEM_TYPES.get(elem_type)
+    if elem_type != port.elem_type or row is None:
+        raise TypeError(f"input {port.name} is {dtypes.name_of(elem_type)}, not {dtypes.name_of(port.elem_type)}")
+    if not on_host and row.mlx:
+        return mx.Array.from_address(address, shape, dtypes.to_mlx(elem_type))
+    return host_view(address, elem_type, shape)
+
+
+def host_view(address: int, elem_type: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Host memory as a read-only array, valid as long as the memory is."""
+    nbytes = dtypes.ELEM_TYPES[elem_type].nbytes(math.prod(shape))
+    if not nbytes:
+        return np.zeros(shape, dtypes.numpy_dtype(elem_type))
+    return decode(elem_type, shape, view_bytes(address, nbytes))
+
+
+def _delivered(value: Slot) -> Output:
+    if isinstance(value, np.ndarray):
+        array = np.ascontiguousarray(value).reshape(value.shape)  # ascontiguousarray makes 0-d arrays 1-d
+        return array.shape, array.__array_interface__["data"][0], array.nbytes, array
+    return value.shape, value.address, value.nbytes, value

@@ -1,0 +1,81 @@
+"""The process-wide pool of MLX streams that plans run on.
+
+MLX ties a stream's command encoder to one thread unless the stream is made "thread unsafe"; such a stream may be used
+from any thread as long as scheduling on it is serialised. So the lock belongs to the stream, never to a plan, and is
+held only while work is scheduled. A stream per thread, plan or session would leave one OS thread each behind.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import mlxc_py as mx
+
+MAX_CPU_STREAMS: Final = 4
+
+
+@dataclass(slots=True, eq=False)
+class PooledStream:
+    """One stream and its scheduling lock. `users` counts the runs on it now."""
+
+    stream: mx.Stream
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+    def evaluate(self, arrays: Iterable[mx.Array]) -> None:
+        """Schedule under the lock, wait outside it."""
+        pending = list(arrays)
+        if pending:
+            with self.lock:
+                mx.async_eval(*pending)
+            mx.eval(*pending)
+
+
+class StreamPool:
+    """Streams of one device, made on demand up to `limit`; beyond it runs share the least used one."""
+
+    def __init__(self, device: Any, limit: int) -> None:
+        self._device = device
+        self._limit = limit
+        self._streams: list[PooledStream] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lease(self) -> Iterator[PooledStream]:
+        """A stream for one run; operators built inside on this thread go to it."""
+        pooled = self._take()
+        try:
+            with mx.stream(pooled.stream):
+                yield pooled
+        finally:
+            with self._lock:
+                pooled.users -= 1
+
+    def _take(self) -> PooledStream:
+        with self._lock:
+            least = min(self._streams, key=lambda pooled: pooled.users, default=None)
+            if least is None or (least.users and len(self._streams) < self._limit):
+                least = PooledStream(mx.new_thread_unsafe_stream(self._device))
+                self._streams.append(least)
+            least.users += 1
+            return least
+
+
+_pools: dict[str, StreamPool] = {}
+_pools_lock = threading.Lock()
+
+
+def pool(device: str) -> StreamPool:
+    """The process's pool for "cpu" or "gpu"."""
+    with _pools_lock:
+        found = _pools.get(device)
+        if found is None:
+            # one stream keeps one core busy; a GPU gains nothing from several
+            limit = min(os.cpu_count() or 1, MAX_CPU_STREAMS) if device == "cpu" else 1
+            found = _pools[device] = StreamPool(mx.cpu if device == "cpu" else mx.gpu, limit)
+        return found
