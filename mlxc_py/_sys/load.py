@@ -168,7 +168,7 @@ def _check_stamp(path: Path, package: Path, libmlx: list[Path], platform: Platfo
         )
     native = package.parent / "native" / "mlxc"
     if native.is_dir() and path.is_relative_to(package) and stamp.get("source_hash") != source_hash(native):
-        raise LibraryError(f"{path} was built from other sources than {native} holds: `python setup.py build_ext`.")
+        raise LibraryError(f"{path} was built from other sources than {native} holds: `python native/build.py`.")
 
 
 def _open(place: Place, libmlx: list[Path]) -> Library:
