@@ -187,7 +187,7 @@ class _Rule:
 
     def inputs(self, index: int, handler: Handler) -> frozenset[str] | None:
         parameter = handler.parameter(index)
-        if parameter in self.by_parameter:
+        if parameter is not None and parameter in self.by_parameter:
             return self.by_parameter[parameter]
         if self.every is not None:
             return None if parameter in handler.host else self.every

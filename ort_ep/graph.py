@@ -151,7 +151,7 @@ class Graph:
 
 def view_bytes(address: int, nbytes: int) -> np.ndarray[Any, Any]:
     """Memory that somebody else owns as a uint8 array."""
-    return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_ubyte * nbytes).from_address(address)), np.uint8)
 
 
 def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

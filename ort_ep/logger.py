@@ -31,15 +31,15 @@ class Logger:
 
     def __init__(self, address: int) -> None:
         self._address = address
-        self._write = _plugin_log() if address else None
+        self._plugin = _plugin_log() if address else None
 
-    def log(self, severity: Severity, message: str) -> None:
+    def write(self, severity: Severity, message: str) -> None:
         frame = sys._getframe(1)
         code = frame.f_code
-        if self._write is not None:
+        if self._plugin is not None:
             place = os.path.basename(code.co_filename).encode()
             text = message.encode(errors="replace")
-            if self._write(self._address, int(severity), text, place, frame.f_lineno, code.co_name.encode()):
+            if self._plugin(self._address, int(severity), text, place, frame.f_lineno, code.co_name.encode()):
                 return
         _fallback.log(_LEVELS[severity], message)
 

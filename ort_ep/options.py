@@ -44,9 +44,8 @@ class Option:
             raise OptionError(f"{source} is {text!r}; it takes {'/'.join(_TRUE)} or {'/'.join(_FALSE)}")
         if text in self.choices:
             return text
-        raise OptionError(
-            f"{source} is {text!r}; {_suggestion(text, self.choices)}it takes {' or '.join(self.choices)}"
-        )
+        accepted = " or ".join(self.choices)
+        raise OptionError(f"{source} is {text!r}; {_suggestion(text, self.choices)}it takes {accepted}")
 
 
 OPTIONS: Final = (
@@ -54,7 +53,7 @@ OPTIONS: Final = (
     Option(
         "on_compute_error",
         "cpu",
-        "A run that fails on MLX: cpu answers so that ONNX Runtime reruns the session on its CPU provider, raise fails.",
+        "A run that fails on MLX: cpu lets ONNX Runtime rerun it on a CPU session from then on, raise is an error.",
         ("cpu", "raise"),
     ),
     Option(

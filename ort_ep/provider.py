@@ -15,7 +15,7 @@ from ort_ep.logger import Logger, Severity
 from ort_ep.options import OptionError, Options
 from ort_ep.plan import Plan, Slot
 from ort_ep.registry import REGISTRY, Registry
-from ort_ep.report import ClaimReport, ClusterReport
+from ort_ep.report import ClusterReport, Report
 from ort_ep.runtime import Compute
 from ort_ep.streams import PooledStream
 
@@ -43,7 +43,7 @@ class Provider:
         *,
         registry: Registry = REGISTRY,
     ) -> None:
-        self.report = ClaimReport()
+        self.report = Report()
         self._logger = Logger(logger)
         self._registry = registry
         self._computes: list[Compute] = []
@@ -77,7 +77,7 @@ class Provider:
     def _log_declined(self, declined: Sequence[tuple[Node, str]]) -> None:
         severity = Severity.WARNING if self._options.verbose else Severity.VERBOSE
         for node, reason in declined:
-            self._logger.log(severity, f"{node.title} stays on CPU: {reason}")
+            self._logger.write(severity, f"{node.title} stays on CPU: {reason}")
 
     # ------------------------------------------------------------ compile
     def compile(self, documents: Sequence[bytes], names: Sequence[str]) -> list[Compute]:
@@ -123,7 +123,7 @@ class Provider:
     def _failed(self, message: str, first: bool) -> None:
         self.report.failed(message)
         if first:
-            self._logger.log(Severity.ERROR, message)
+            self._logger.write(Severity.ERROR, message)
 
     def close(self) -> None:
         """ORT has let go of the session: free what its plans hold."""
@@ -152,7 +152,7 @@ def _unusable(graph: Graph) -> Plan:
 
 
 def _device(option: str) -> str:
-    gpu = mx.default_device() == mx.Device(mx.gpu) if option == "auto" else mx.is_available(mx.gpu)
+    gpu = mx.default_device().type == mx.gpu if option == "auto" else mx.is_available(mx.gpu)
     if option == "gpu" and not gpu:
         raise OptionError("provider option device is 'gpu', but this MLX has no GPU back end that works here")
     return "gpu" if gpu and option != "cpu" else "cpu"

@@ -24,6 +24,15 @@ class NodeReport:
     def on_mlx(self) -> bool:
         return not self.reason
 
+    @property
+    def operator(self) -> str:
+        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+    def describe(self) -> str:
+        """Operator and name, for messages."""
+        place = f" in a body of {self.parent}" if self.parent else ""
+        return f"{self.operator} {self.name!r}{place}" if self.name else f"{self.operator}{place}"
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
@@ -37,7 +46,7 @@ class ClusterReport:
 
 
 @dataclass(slots=True)
-class ClaimReport:
+class Report:
     """Filled while the session is made and when runs fail; safe to read from any thread."""
 
     clusters: list[ClusterReport] = field(default_factory=list)
@@ -58,7 +67,7 @@ class ClaimReport:
 
     @property
     def cpu_nodes(self) -> int:
-        return sum(not node.on_mlx for node in self.nodes)
+        return len(self.declined)
 
     @property
     def share(self) -> float:
@@ -70,9 +79,14 @@ class ClaimReport:
     def host_steps(self) -> int:
         return sum(cluster.host_steps for cluster in self.clusters)
 
-    def declined(self) -> Counter[tuple[str, str]]:
+    @property
+    def declined(self) -> list[NodeReport]:
+        """The nodes that stay on the CPU provider."""
+        return [node for node in self.nodes if not node.on_mlx]
+
+    def reasons(self) -> Counter[tuple[str, str]]:
         """(operator, reason) of the nodes on CPU, counted."""
-        return Counter((_operator(node), node.reason) for node in self.nodes if not node.on_mlx)
+        return Counter((node.operator, node.reason) for node in self.declined)
 
     def offered(self, graph: Graph, declined: Iterable[tuple[Node, str]]) -> None:
         """Record the declined nodes of a graph; ORT offers one several times and the last answer counts."""
@@ -93,14 +107,8 @@ class ClaimReport:
             self.failures.append(message)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.mlx_nodes} of {len(self.nodes)} nodes on MLX in {len(self.clusters)} subgraphs, "
-            f"{self.cpu_nodes} on CPU"
-        ]
-        lines += [f"  {count} x {op}: {reason}" for (op, reason), count in self.declined().most_common()]
+        placed = f"{self.mlx_nodes} of {len(self.nodes)} nodes on MLX in {len(self.clusters)} subgraphs"
+        lines = [f"{placed}, {self.cpu_nodes} on CPU"]
+        lines += [f"  {count} x {op}: {reason}" for (op, reason), count in self.reasons().most_common()]
         lines += [f"  failed: {message}" for message in self.failures]
         return "\n".join(lines)
-
-
-def _operator(node: NodeReport) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
