@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+ROOMY = 160
 
 
 class CommandError(Exception):
@@ -20,11 +25,16 @@ class CommandError(Exception):
 
 def out() -> Console:
     """A console on the current stdout (looked up per call: tests and pipes replace it)."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=_width(sys.stdout))
 
 
 def err() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, width=_width(sys.stderr))
+
+
+def _width(stream: TextIO) -> int | None:
+    """A terminal's own width; a file or a pipe has room."""
+    return None if stream.isatty() or "COLUMNS" in os.environ else ROOMY
 
 
 def say(line: str = "", style: str = "") -> None:

@@ -14,7 +14,7 @@ import typer
 from ort_ep.cli.compare import Difference, difference
 from ort_ep.cli.console import CommandError, out, progress, row, say, table, warn
 from ort_ep.cli.flags import Debug, Options, Runs, Strict, key_values
-from ort_ep.cli.placement import Placement, placement, show_declined
+from ort_ep.cli.placement import Placement, placement, refuse_fallback, show_declined
 from ort_ep.cli.sessions import Timed, cpu_session, import_onnxruntime, mlx_session, time_runs
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def demo(
     say()
     _show(findings, where)
     show_declined(where)
+    refuse_fallback(where)
     _judge(findings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import platform
 import sys
 import time
@@ -95,13 +96,31 @@ def _plain(section: Section) -> dict[str, Any]:
 
 
 def _show(section: Section) -> None:
+    if not section.facts:
+        return
     say(section.title, style="bold")
-    made = table("", "")
+    if section.title == "Options":
+        _show_options(section.facts)
+        return
+    made = table("", "", "")
     made.show_header = False
-    made.add_column(overflow="fold")
+    made.columns[1].justify = "left"
     for name, value in section.facts.items():
         for number, line in enumerate(value if isinstance(value, list) else [value]):
             row(made, "" if number else f"  {name}", _line(line))
+    out().print(made)
+    say()
+
+
+def _show_options(facts: dict[str, Any]) -> None:
+    """One row an option; a value from the environment stands in place of the default, marked."""
+    made = table("", "  option", "value", "takes", "environment variable", "meaning")
+    for name, option in facts.items():
+        set_to = option["from environment"]
+        value = str(option["default"]) if set_to is None else f"{set_to} (from environment)"
+        row(made, f"  {name}", value, option["takes"], option["environment"], option["meaning"])
+    for column in made.columns:
+        column.justify = "left"
     out().print(made)
     say()
 
@@ -197,6 +216,21 @@ def _probe(facts: dict[str, Any]) -> None:
     facts["x + x on MLX"] = f"right, {(time.perf_counter() - started) * 1e3:.1f} ms with loading"
 
 
+def _options(facts: dict[str, Any]) -> None:
+    """The provider options, their defaults, and what the environment makes of them."""
+    from ort_ep.options import OPTIONS, parse
+
+    for option in OPTIONS:
+        facts[option.name] = {
+            "takes": option.type,
+            "default": option.default,
+            "environment": option.environment,
+            "from environment": os.environ.get(option.environment),
+            "meaning": option.doc,
+        }
+    parse({})
+
+
 # title -> (sections it rests on, what looks)
 EXAMINATIONS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Any]], None]]] = {
     "Python": ((), _python),
@@ -206,5 +240,6 @@ EXAMINATIONS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Any]], None]]
     "MLX devices": (("libmlxc",), _devices),
     "ONNX Runtime": ((), _onnxruntime),
     "Execution provider": (("libmlxc", "ONNX Runtime"), _plugin),
+    "Options": ((), _options),
     "Probe": (("Execution provider",), _probe),
 }

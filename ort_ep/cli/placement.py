@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ort_ep.cli.console import out, row, say, table
+from ort_ep.cli.console import CommandError, out, row, say, table
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -16,7 +15,7 @@ SHOWN = 12  # rows of declined operators
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes of the optimised graph on MLX and on CPU; `declined` holds (operator, reason, nodes)."""
+    """Nodes on MLX and on CPU; `declined` holds (operator, reason, nodes), `failure` why MLX gave a run up."""
 
     on_mlx: int
     on_cpu: int
@@ -34,19 +33,20 @@ def placement(session: InferenceSession) -> Placement:
     """Read the session's claim report."""
     import ort_ep
 
-    report: Any = ort_ep.claim_report(session)
-    raise NotImplementedError(report, Counter)
+    report = ort_ep.claim_report(session)
+    declined = tuple((op, reason, count) for (op, reason), count in report.declined().most_common())
+    failure = report.failures[-1] if report.failures else ""
+    return Placement(report.mlx_nodes, report.cpu_nodes, len(report.clusters), declined, failure)
 
 
-def show_placement(session: InferenceSession) -> Placement:
-    where = placement(session)
+def show_placement(where: Placement) -> None:
+    """How many nodes ran where, and why some stayed on CPU."""
     total = where.on_mlx + where.on_cpu
     say(
         f"{where.on_mlx} of {total} nodes ran on MLX ({where.share:.0%}) in {where.subgraphs} "
         f"subgraph{'' if where.subgraphs == 1 else 's'}, {where.on_cpu} on CPU"
     )
     show_declined(where)
-    return where
 
 
 def show_declined(where: Placement) -> None:
@@ -59,3 +59,12 @@ def show_declined(where: Placement) -> None:
         out().print(made)
     if len(where.declined) > SHOWN:
         say(f"... and {len(where.declined) - SHOWN} more kinds; ort_ep.claim_report(session) lists every node")
+
+
+def refuse_fallback(where: Placement) -> None:
+    """A run that failed on MLX was answered by CPU; comparing that with CPU says nothing."""
+    if where.failure:
+        raise CommandError(
+            f"MLX failed, and ONNX Runtime answered from its CPU provider instead: {where.failure}",
+            "Please report it with the model; --option on_compute_error=raise shows the failure at once.",
+        )

@@ -13,7 +13,7 @@ from ort_ep.cli.console import CommandError, out, row, say, table
 from ort_ep.cli.flags import Debug, Options, Runs, Strict, key_values
 from ort_ep.cli.inputs import Dims, make_feeds, split_files
 from ort_ep.cli.model import input_specs, load_model
-from ort_ep.cli.placement import show_placement
+from ort_ep.cli.placement import placement, refuse_fallback, show_placement
 from ort_ep.cli.sessions import Timed, cpu_session, failing_as, import_onnxruntime, mlx_session, time_runs
 
 # the corpus limits: ONNX Runtime's CPU provider differs from itself by up to 1.7e-3 in fp16
@@ -75,7 +75,8 @@ def run(
         got = time_runs(mlx, feeds, runs, "MLX")
 
     say()
-    show_placement(mlx)
+    where = placement(mlx)
+    show_placement(where)
     differences = {name: difference(got.outputs[name], expected.outputs[name]) for name in expected.outputs}
     say()
     _show_outputs(got.outputs, differences)
@@ -83,6 +84,7 @@ def run(
     _show_latencies(got, expected, runs)
     if output is not None:
         _save(got.outputs, output)
+    refuse_fallback(where)
     _judge(differences, feeds, got.outputs, tolerance)
 
 
