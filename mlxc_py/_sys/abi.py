@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _ctypes import _CArgObject, _Pointer
 
     Pointer: TypeAlias = int | bytes | ctypes.Array[Any] | _Pointer[Any] | _CArgObject | ctypes._CFunctionType | None
-    Text: TypeAlias = bytes | int | None
+    Text: TypeAlias = bytes | ctypes.Array[ctypes.c_char] | ctypes.c_char_p | None
 
 F = TypeVar("F", bound=Callable[..., Any])
 
