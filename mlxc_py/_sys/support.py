@@ -25,7 +25,7 @@ def _load() -> tuple[ctypes.PyDLL | None, str]:
     if os.environ.get(ENVIRONMENT_SWITCH, "0") not in ("", "0"):
         return None, f"{ENVIRONMENT_SWITCH} is set"
     if not path().is_file():
-        return None, f"{path()} was not built (reinstall with a C compiler and without {ENVIRONMENT_SWITCH})"
+        return None, f"{path()} was not built: reinstall with a C compiler"
     try:
         # PyDLL keeps the GIL during calls, which the functions that touch Python objects need and the others allow.
         return ctypes.PyDLL(str(path())), ""
