@@ -33,6 +33,14 @@ def _functions(old: Api, new: Api) -> Iterator[str]:
         elif before.signature != f.signature:
             yield f"- {before.signature}"
             yield f"+ {f.signature}"
+        elif _notes(before) != _notes(f):
+            yield f"{f.name}: {_notes(before)} -> {_notes(f)}"
+
+
+def _notes(f: Function) -> str:
+    """What a model knows of a function beside its signature."""
+    nullable = ", ".join(p.name for p in f.params if p.nullable)
+    return f.header + (f", may be null: {nullable}" if nullable else "")
 
 
 def _member(m: Param | Function) -> str:

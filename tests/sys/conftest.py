@@ -79,13 +79,16 @@ void* stub_record(void) { return &record; }
 WRITTEN_BY_HAND = ("mlx_version", "mlx_string_data", "mlx_string_free", "mlx_set_error_handler")
 
 
+def declare(text: str, name: str) -> str:
+    """C declaration of a name, function pointers included."""
+    return text.replace("(*)", f"(*{name})", 1) if "(*)" in text else f"{text} {name}"
+
+
 def types_source(api: Any) -> str:
     """The enums and structs of a model as C."""
     lines = [f"typedef unsigned int {name};" for name in api.enums]
     for s in api.structs.values():
-        members = " ".join(
-            m.type.replace("(*)", f"(*{m.name})") + ";" if "(*)" in m.type else f"{m.type} {m.name};" for m in s.members
-        )
+        members = " ".join(f"{declare(m.type, m.name)};" for m in s.members)
         lines.append(f"typedef struct {s.tag} {{ {members} }} {s.name};")
     return "\n".join(lines) + "\n"
 
@@ -102,10 +105,7 @@ def function_source(api: Any, function: Any) -> str:
             body.append(f"record.bits[{i}] = (uintptr_t)a{i};")
         else:
             body.append(f"record.bits[{i}] = (uint64_t)(int64_t)a{i};")
-    params = ", ".join(
-        p.type.replace("(*)", f"(*a{i})", 1) if "(*)" in p.type else f"{p.type} a{i}"
-        for i, p in enumerate(function.params)
-    )
+    params = ", ".join(declare(p.type, f"a{i}") for i, p in enumerate(function.params))
     if function.variadic:
         params += ", ..."
     if function.result != "void":
@@ -180,7 +180,7 @@ class Record(ctypes.Structure):
     bits: ctypes.Array[ctypes.c_uint64]
     floats: ctypes.Array[ctypes.c_double]
     name: bytes
-    _fields_ = [("bits", ctypes.c_uint64 * 24), ("floats", ctypes.c_double * 24), ("name", ctypes.c_char * 80)]  # noqa: RUF012
+    _fields_ = [("bits", ctypes.c_uint64 * 24), ("floats", ctypes.c_double * 24), ("name", ctypes.c_char * 80)]
 
 
 @pytest.fixture
