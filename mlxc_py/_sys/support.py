@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from mlxc_py._sys.stamp import source_hash
 
 ENVIRONMENT_SWITCH = "MLXC_PY_NO_NATIVE"
 
@@ -26,11 +29,20 @@ def _load() -> tuple[ctypes.PyDLL | None, str]:
         return None, f"{ENVIRONMENT_SWITCH} is set"
     if not path().is_file():
         return None, f"{path()} was not built: reinstall with a C compiler"
+    if _stale():
+        return None, f"{path()} was built from other sources than native/support holds: run native/build.py"
     try:
         # PyDLL keeps the GIL during calls, which the functions that touch Python objects need and the others allow.
         return ctypes.PyDLL(str(path())), ""
     except OSError as e:
         return None, f"{path()} does not load: {e}"
+
+
+def _stale() -> bool:
+    stamp, sources = path().with_suffix(".json"), path().parents[2] / "native" / "support"
+    if not (stamp.is_file() and sources.is_dir()):
+        return False
+    return bool(json.loads(stamp.read_text(encoding="utf-8"))["source_hash"] != source_hash(sources))
 
 
 _library, _reason = _load()

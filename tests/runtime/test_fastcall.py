@@ -359,4 +359,4 @@ def test_exit_with_live_arrays_is_silent(run_python: Any) -> None:
             MLXC_PY_NO_NATIVE=native,
             MLXC_PY_BLAS="0",
         )
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"{native == '0'}\n", None)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{native == '0'}\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -167,3 +168,16 @@ def test_a_library_that_was_not_built_or_does_not_load_is_named(monkeypatch: pyt
     assert support._load()[1] == f"{tmp_path}/libmlxc_support.so was not built: reinstall with a C compiler"
     (tmp_path / "libmlxc_support.so").write_text("no library")
     assert support._load()[1].startswith(f"{tmp_path}/libmlxc_support.so does not load: ")
+
+
+@needs_native
+def test_a_library_built_from_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    folder = tmp_path / "mlxc_py" / "lib"
+    folder.mkdir(parents=True)
+    built = folder / support.path().name
+    shutil.copy(support.path(), built)
+    built.with_suffix(".json").write_text('{"source_hash": "of older sources"}')
+    monkeypatch.setattr(support, "path", lambda: built)
+    assert support._load()[1] == ""
+    (tmp_path / "native" / "support").mkdir(parents=True)
+    assert support._load()[1] == f"{built} was built from other sources than native/support holds: run native/build.py"
