@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from mlxc_py._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from ort_ep.provider import StrictError as StrictError
     from ort_ep.registry import op as op
     from ort_ep.session import InferenceSession as InferenceSession
-    from ort_ep.session import StrictError as StrictError
     from ort_ep.session import claim_report as claim_report
     from ort_ep.session import devices as devices
     from ort_ep.session import register as register
@@ -40,14 +40,14 @@ __all__ = [
 
 EP_NAME = "MLXExecutionProvider"
 
-_LAZY = {"op": "ort_ep.registry"} | dict.fromkeys(
-    ["InferenceSession", "StrictError", "claim_report", "devices", "register", "session_options", "unregister"],
+_LAZY = {"op": "ort_ep.registry", "StrictError": "ort_ep.provider"} | dict.fromkeys(
+    ["InferenceSession", "claim_report", "devices", "register", "session_options", "unregister"],
     "ort_ep.session",
 )
 
 
 def get_library_path() -> str:
-    """The plugin library, for `onnxruntime.register_execution_provider_library`; FileNotFoundError if it isn't built."""
+    """The plugin library, for `onnxruntime.register_execution_provider_library`; FileNotFoundError if not built."""
     suffix = "dylib" if sys.platform == "darwin" else "so"
     path = Path(__file__).resolve().parent / "lib" / f"libort_ep_mlx.{suffix}"
     if not path.is_file():

@@ -140,5 +140,3 @@ def _callers() -> Iterator[Any]:
     while frame is not None:
         yield frame.f_locals.get("self")
         frame = frame.f_back  # type: ignore[assignment]
-
-

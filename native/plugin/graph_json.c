@@ -1,4 +1,17 @@
-/* Walks an OrtGraph, nested bodies included, into one JSON document. Tensors are given by address: nothing is copied. */
+/* Walks an OrtGraph, nested bodies included, into one JSON document. Tensors are given by address: nothing is copied.
+
+   {"name", "model_path", "ir_version", "opsets": {domain: version}, "parent_node": op type or null,
+    "inputs": [number], "outputs": [number], "initializers": [number],
+    "nodes": [[id, name, op type, domain, since version, [inputs], [outputs], [attributes], [implicit inputs],
+               [[attribute name, graph]]]],
+    "values": [[name, type, flags, initializer, external?]]}
+
+   A number is a position in "values", -1 an absent optional. The parts:
+   type         [element type, [dim]], dim an int, a symbol or null; [element type, null] of unknown rank; {"kind": k}
+   initializer  [address, bytes, element type, [dim]] or null; strings have address and bytes 0
+   external     [file, offset, bytes]
+   attribute    [name, kind, value]: "i" "f" "s" and lists of them "I" "F" "S"; "t" [element type, [dim], address, bytes];
+                "b" a string that is no UTF-8, in hex; "?" what ORT doesn't let us read (graphs come with the node). */
 #include "plugin.h"
 
 #include <math.h>

@@ -91,7 +91,7 @@ OrtStatus *python_failure(const struct host *host, const char *where);
 /* The same for Compute, the only place where ORT_EP_FAIL may be answered. */
 OrtStatus *compute_failure(const struct host *host, const char *where);
 
-/* ---- graph_json.c: an OrtGraph as one JSON document (shape: docs/graph_json.md). */
+/* ---- graph_json.c: an OrtGraph as one JSON document, whose shape graph_json.c tells. */
 
 struct graph_document {
   struct text json;

@@ -1,0 +1,150 @@
+"""Registering the plugin with ONNX Runtime, and sessions that use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from ort_ep import EP_NAME, get_library_path
+from ort_ep.options import parse
+
+LOWEST = (1, 24)
+BY_NAME = (1, 25)  # providers=[name] knows plugin EPs from here on
+SHOWN = 20  # nodes that an error lists
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ort_ep.report import ClaimReport
+else:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise ImportError(
+            "ort_ep needs onnxruntime >= 1.24, which is not installed: pip install onnxruntime"
+        ) from error
+
+
+def _version() -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", onnxruntime.__version__)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+if _version() < LOWEST:
+    raise ImportError(
+        f"ort_ep needs onnxruntime >= {LOWEST[0]}.{LOWEST[1]}, this is {onnxruntime.__version__}: "
+        "pip install -U onnxruntime"
+    )
+
+
+# ---------------------------------------------------------------- registration
+_lock = threading.RLock()
+
+
+def devices() -> list[onnxruntime.OrtEpDevice]:
+    """The devices ONNX Runtime offers the execution provider on; empty before registration."""
+    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
+
+
+def register() -> str:
+    """Register the plugin library under the EP's name, which is returned; does nothing where it is registered."""
+    with _lock:
+        if not devices():
+            onnxruntime.register_execution_provider_library(EP_NAME, get_library_path())
+            if not devices():
+                raise RuntimeError(
+                    f"ONNX Runtime registered {EP_NAME} but lists no device for it: this build of onnxruntime "
+                    f"({onnxruntime.__version__}) reports no CPU device to plugin execution providers"
+                )
+    return EP_NAME
+
+
+def unregister() -> None:
+    """Take the plugin library out of ONNX Runtime again; RuntimeError while sessions use it, naming them."""
+    with _lock:
+        if not devices():
+            raise RuntimeError(f"{EP_NAME} is not registered, so there is nothing to unregister")
+        from ort_ep.factory import live_providers
+
+        models = sorted(provider.describe() for provider in live_providers())
+        if models:
+            raise RuntimeError(
+                f"{EP_NAME} is in use by {len(models)} session{'s' if len(models) > 1 else ''} "
+                f"({', '.join(models)}): delete {'them' if len(models) > 1 else 'it'} before unregistering"
+            )
+        onnxruntime.unregister_execution_provider_library(EP_NAME)
+
+
+# ---------------------------------------------------------------- sessions
+def session_options(*, strict: bool = False, **options: object) -> onnxruntime.SessionOptions:
+    """SessionOptions with the EP added, for `onnxruntime.InferenceSession(model, sess_options)`; registers the EP too.
+
+    `options` are provider options, checked here. With strict=True ONNX Runtime's Fail refuses a model of which a node
+    would stay on the CPU.
+    """
+    texts = _checked(options | {"strict": True} if strict else options)
+    settings = onnxruntime.SessionOptions()
+    register()
+    settings.add_provider_for_devices(devices()[:1], texts)
+    return settings
+
+
+class InferenceSession(onnxruntime.InferenceSession):
+    """An onnxruntime.InferenceSession on MLX, with what MLX declines on the CPU; registers the EP if need be.
+
+    `model` is a path or bytes; `options` are provider options, checked before ONNX Runtime sees them. With strict=True
+    a model of which any node stays on the CPU is refused with StrictError, which names the nodes and the reasons.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes,
+        sess_options: onnxruntime.SessionOptions | None = None,
+        *,
+        strict: bool = False,
+        **options: object,
+    ) -> None:
+        texts = _checked(options)
+        register()
+        if _version() >= BY_NAME:
+            super().__init__(model, sess_options, providers=[(EP_NAME, texts), "CPUExecutionProvider"])
+        else:
+            settings = sess_options or onnxruntime.SessionOptions()
+            if not settings.has_providers():  # a SessionOptions that is used again has ours already
+                settings.add_provider_for_devices(devices()[:1], texts)
+            super().__init__(model, settings)
+        if strict:
+            _refuse_cpu_nodes(self)
+
+
+def claim_report(session: onnxruntime.InferenceSession) -> ClaimReport:
+    """Which nodes of the session MLX runs, and why it declined the others; ValueError for a session without the EP."""
+    factory = sys.modules.get("ort_ep.factory")  # not imported: then nothing was registered either
+    report: ClaimReport | None = factory.report_of(session) if factory is not None else None
+    if report is None:
+        raise ValueError(
+            f"this session has no {EP_NAME}: make it with ort_ep.InferenceSession, or name the provider in providers="
+        )
+    return report
+
+
+def _refuse_cpu_nodes(session: onnxruntime.InferenceSession) -> None:
+    from ort_ep.provider import StrictError
+
+    declined = [node for node in claim_report(session).nodes if not node.on_mlx]
+    if declined:
+        shown = "; ".join(f"{node.op_type} {node.name!r}: {node.reason}" for node in declined[:SHOWN])
+        more = f"; and {len(declined) - SHOWN} more" if len(declined) > SHOWN else ""
+        raise StrictError(f"strict=True, but {len(declined)} nodes stay on the CPU: {shown}{more}")
+
+
+def _checked(options: dict[str, object]) -> dict[str, str]:
+    """The options as ONNX Runtime carries them; what is wrong with one is told here, not by a silent CPU session."""
+    texts = {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in options.items()}
+    parse(texts)
+    return texts
