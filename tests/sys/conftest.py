@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,14 @@ SCRIPTS = ROOT / "scripts"
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def package_environment() -> dict[str, str]:
+    """Environment of a subprocess that imports the same mlxc_py as this process."""
+    import mlxc_py
+
+    return {**os.environ, "PYTHONPATH": str(Path(mlxc_py.__file__).resolve().parents[1])}
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,7 +208,7 @@ def test_importing_the_bindings_loads_nothing(repository: Path) -> None:
     assert (done.stdout, done.stderr) == ("674 0.7.0\n", "")
 
 
-def test_a_missing_library_fails_at_the_first_call_only() -> None:
+def test_a_missing_library_fails_at_the_first_call_only(package_environment: dict[str, str]) -> None:
     script = (
         "import mlxc_py._sys.mlx as m\n"
         "from mlxc_py._sys.load import LibraryError\n"
@@ -217,7 +216,7 @@ def test_a_missing_library_fails_at_the_first_call_only() -> None:
         "try: f()\n"
         "except LibraryError as e: print('refused', 'MLXC_PY_LIBRARY' in str(e))\n"
     )
-    environ = {**os.environ, "MLXC_PY_LIBRARY": "/nowhere.so"}
+    environ = {**package_environment, "MLXC_PY_LIBRARY": "/nowhere.so"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ)
     assert (done.stdout, done.stderr) == ("refused True\n", "")
 
