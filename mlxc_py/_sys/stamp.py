@@ -25,12 +25,6 @@ def read_stamp(library: Path) -> dict[str, Any] | None:
     return stamp
 
 
-def write_stamp(library: Path, mlx_version: str, native: Path) -> None:
-    """Write the stamp of a library just built from the sources in `native`."""
-    stamp = {"mlx_version": mlx_version, "source_hash": source_hash(native)}
-    stamp_path(library).write_text(json.dumps(stamp) + "\n", encoding="utf-8")
-
-
 def source_hash(native: Path) -> str:
     """SHA-256 over names and contents of the C and C++ sources below `native`."""
     import hashlib  # costs 3 ms, and only source trees hash
