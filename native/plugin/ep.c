@@ -312,7 +312,7 @@ static void close_in_python(void *argument) {
   PyObject *provider = argument;
   PyObject *close = py.PyObject_GetAttrString(provider, "close");
   PyObject *result = close ? py.PyObject_CallObject(close, NULL) : NULL;
-  py.PyErr_Clear(); /* ORT gives no way to report it from here */
+  if (!result) py.PyErr_WriteUnraisable(provider); /* the slot has no status to answer with */
   release(result);
   release(close);
   release(provider);

@@ -61,7 +61,8 @@ enum { METH_NOARGS = 4 };
   F(void, PyErr_Fetch, (PyObject **, PyObject **, PyObject **))                              \
   F(void, PyErr_NormalizeException, (PyObject **, PyObject **, PyObject **))                 \
   F(int, PyErr_GivenExceptionMatches, (PyObject *, PyObject *))                              \
-  F(void, PyErr_SetInterrupt, (void))
+  F(void, PyErr_SetInterrupt, (void))                                                        \
+  F(void, PyErr_WriteUnraisable, (PyObject *))
 
 struct python_api {
 #define PYTHON_FIELD(result, name, parameters) result(*name) parameters;
