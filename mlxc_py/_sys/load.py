@@ -122,7 +122,7 @@ def find(platform: Platform, environ: dict[str, str], package: Path) -> Library:
         except OSError as e:
             tried.append(f"{place.origin}: {e}")
     lines = "\n  ".join(tried)
-    advice = remedy(platform, bool(folders), bool(libmlx))
+    advice = remedy(platform, bool(folders), bool(libmlx), (package.parent / "native" / "build.py").is_file())
     if len(tried) == 1 and environ.get(ENVIRONMENT_VARIABLE):
         advice = f"{ENVIRONMENT_VARIABLE} is set, so nothing else was tried: correct or unset it"
     raise LibraryError(f"no usable {library_file(platform, 'mlxc')}. Tried:\n  {lines}\nWhat to do: {advice}.")
@@ -158,7 +158,7 @@ def _check_stamp(path: Path, package: Path, libmlx: list[Path], platform: Platfo
     if not libmlx:
         raise LibraryError(
             f"{path} needs MLX {built_for}'s {library_file(platform, 'mlx')}, which is not there: "
-            f"{remedy(platform, mlx_installed, back_end_installed=False)}."
+            f"{remedy(platform, mlx_installed, back_end_installed=False, source_tree=False)}."
         )
     installed = installed_mlx_version(libmlx[0])
     if installed is not None and installed != built_for:
@@ -168,7 +168,7 @@ def _check_stamp(path: Path, package: Path, libmlx: list[Path], platform: Platfo
         )
     native = package.parent / "native" / "mlxc"
     if native.is_dir() and path.is_relative_to(package) and stamp.get("source_hash") != source_hash(native):
-        raise LibraryError(f"{path} was built from other sources than {native} holds: `python native/build.py`.")
+        raise LibraryError(f"{path} was built from other sources than {native} holds: run `python native/build.py`.")
 
 
 def _open(place: Place, libmlx: list[Path]) -> Library:

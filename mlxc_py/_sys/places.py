@@ -57,7 +57,7 @@ def mlx_libraries(platform: Platform, package_folders: Sequence[str]) -> list[Pa
     return [p for folder in package_folders if (p := Path(folder) / "lib" / name).is_file()]
 
 
-def remedy(platform: Platform, mlx_installed: bool, back_end_installed: bool) -> str:
+def remedy(platform: Platform, mlx_installed: bool, back_end_installed: bool, source_tree: bool) -> str:
     """What to do when no usable libmlxc was found."""
     if not back_end_installed and platform.system == "linux":
         what = "mlx is installed without a back end" if mlx_installed else "mlx is not installed"
@@ -67,6 +67,8 @@ def remedy(platform: Platform, mlx_installed: bool, back_end_installed: bool) ->
         )
     if not back_end_installed:
         return "mlx is not installed: pip install mlx"
+    if source_tree:
+        return f"build it with `python native/build.py`, or set {ENVIRONMENT_VARIABLE} to a libmlxc"
     if platform.system == "darwin":
         return f"reinstall mlxc-py, or `brew install mlx-c`, or set {ENVIRONMENT_VARIABLE} to a libmlxc.dylib"
     return f"reinstall mlxc-py (it builds libmlxc with a C++ compiler), or set {ENVIRONMENT_VARIABLE} to a libmlxc.so"

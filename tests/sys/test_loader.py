@@ -60,13 +60,17 @@ def test_libmlx_is_found_in_the_folders_of_a_namespace_package(tmp_path: Path) -
 
 
 def test_remedies() -> None:
-    plain = places.remedy(LINUX, mlx_installed=True, back_end_installed=False)
-    assert plain.startswith("mlx is installed without a back end")
+    def remedy(platform: Platform, mlx: bool, back_end: bool, tree: bool = False) -> str:
+        return places.remedy(platform, mlx_installed=mlx, back_end_installed=back_end, source_tree=tree)
+
+    assert remedy(LINUX, mlx=True, back_end=False).startswith("mlx is installed without a back end")
     for extra in ("mlx[cpu]", "mlx[cuda12]", "mlx[cuda13]"):
-        assert extra in plain
-        assert extra in places.remedy(LINUX, mlx_installed=False, back_end_installed=False)
-    assert places.remedy(MAC, mlx_installed=False, back_end_installed=False) == "mlx is not installed: pip install mlx"
-    assert "brew install mlx-c" in places.remedy(MAC, mlx_installed=True, back_end_installed=True)
+        assert extra in remedy(LINUX, mlx=True, back_end=False)
+        assert extra in remedy(LINUX, mlx=False, back_end=False, tree=True)
+    assert remedy(MAC, mlx=False, back_end=False) == "mlx is not installed: pip install mlx"
+    assert "brew install mlx-c" in remedy(MAC, mlx=True, back_end=True)
+    assert "C++ compiler" in remedy(LINUX, mlx=True, back_end=True)
+    assert "python native/build.py" in remedy(LINUX, mlx=True, back_end=True, tree=True)
 
 
 # ---------------------------------------------------------------- failures
@@ -171,16 +175,15 @@ def test_an_unreadable_stamp_is_an_error_in_words(package: Path) -> None:
         load.find(LINUX, {}, package)
 
 
-def test_the_stamp_round_trips(tmp_path: Path) -> None:
-    (tmp_path / "native").mkdir()
-    (tmp_path / "native" / "x.cpp").write_text("int x;")
-    library = tmp_path / "libmlxc.so"
-    assert stamp.read_stamp(library) is None
-    stamp.write_stamp(library, "0.32.4", tmp_path / "native")
-    assert stamp.read_stamp(library) == {
-        "mlx_version": "0.32.4",
-        "source_hash": stamp.source_hash(tmp_path / "native"),
-    }
+def test_the_hash_covers_names_and_contents_of_sources_alone(tmp_path: Path) -> None:
+    (tmp_path / "x.cpp").write_text("int x;")
+    first = stamp.source_hash(tmp_path)
+    (tmp_path / "README.txt").write_text("not a source")
+    assert stamp.source_hash(tmp_path) == first
+    (tmp_path / "x.cpp").rename(tmp_path / "y.cpp")
+    renamed = stamp.source_hash(tmp_path)
+    (tmp_path / "y.cpp").write_text("int y;")
+    assert len({first, renamed, stamp.source_hash(tmp_path)}) == 3
 
 
 def test_the_version_of_mlx_comes_from_its_header(tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ class Runtime:
     def __init__(self, release: bytes, newest: int) -> None:
         self.asked: list[int] = []
         self.table = ort.OrtApi()
-        base = dict(ort.OrtApiBase._fields_)  # type: ignore[arg-type]
         # As seen from the implementing side a string is returned as an address, or ctypes would leak it.
         self.text = ctypes.create_string_buffer(release)
         self.get_version = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.addressof(self.text))
@@ -47,12 +46,11 @@ class Runtime:
             self.asked.append(version)
             return ctypes.addressof(self.table) if version <= newest else None
 
-        self.get_api = base["GetApi"](get_api)
+        self.get_api = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(get_api)
         self.base = ort.OrtApiBase()
-        self.base.GetApi = self.get_api
-        ctypes.c_void_p.from_buffer(self.base, ort.OrtApiBase.GetVersionString.offset).value = ctypes.cast(
-            self.get_version, ctypes.c_void_p
-        ).value
+        for slot, function in enumerate((self.get_api, self.get_version)):  # the table's two members
+            place = ctypes.c_void_p.from_buffer(self.base, slot * ctypes.sizeof(ctypes.c_void_p))
+            place.value = ctypes.cast(function, ctypes.c_void_p).value
 
     @property
     def address(self) -> int:

@@ -53,7 +53,8 @@ def argument(text: str, position: int) -> tuple[Any, float, int]:
 
 def call_and_compare(signature: Any, record: Any) -> None:
     function = mlx.bind.resolve(signature)
-    args, seen = [], []
+    args: list[Any] = []
+    seen: list[tuple[float, int]] = []
     for i, (text, _) in enumerate(signature.params):
         if text in ("mlx_io_vtable", "mlx_map_string_to_array_iterator", "mlx_map_string_to_string_iterator"):
             value = getattr(mlx, text)()
