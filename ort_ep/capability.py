@@ -68,7 +68,10 @@ class Analyzer:
             return missing
         from ort_ep import functions  # pulls in onnx, which a graph of known operators does not need
 
-        body = functions.expand(node, self._functions)
+        try:
+            body = functions.expand(node, self._functions)
+        except Exception as error:  # onnx builds bodies from what the model says, right or wrong
+            return f"its function body can't be built: {type(error).__name__}: {error}"
         if body is None:
             return missing
         calls: list[Translation] = []

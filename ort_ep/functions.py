@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto
 
 from ort_ep.graph import Node, Value
-from ort_ep.proto import Reader, describe, opset_imports, type_proto
+from ort_ep.proto import Reader, describe, inferred, opset_imports, type_proto
 
 ModelFunctions = Mapping[tuple[str, str], Any]
 
@@ -112,12 +112,10 @@ def _nodes(node: Node, function: FunctionProto, protos: list[NodeProto], functio
     reader = Reader(opsets, functions, {})
     for index, formal in enumerate(function.input):
         reader.scope[formal] = node.input(index)
-    targets = {formal: node.outputs[i] for i, formal in enumerate(function.output) if i < len(node.outputs)}
-    reader.scope.update({formal: value for formal, value in targets.items() if value})
-    for proto in protos:
-        proto.output[:] = [
-            f"{name} (unused)" if name in targets and not targets[name] else name for name in proto.output
-        ]
+    # an output that the call leaves out stays a value of the body: nothing outside reads it
+    results = {formal: value for formal, value in zip(function.output, node.outputs, strict=False) if value}
+    reader.scope.update(results)
+    reader.results.update(results)
     reader.read(protos)
     _infer(node, function, protos, reader)
     return [replace(inner, name=f"{node.name}/{inner.name or inner.op_type}") for inner in reader.nodes]
@@ -138,11 +136,7 @@ def _infer(node: Node, function: FunctionProto, protos: list[NodeProto], reader:
     graph = onnx.GraphProto(name=function.name, node=protos, input=inputs)
     model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=function.opset_import)
     model.functions.extend(reader.functions.values())
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError):
-        return  # the untyped values make the claim decline with that reason
-    for info in inferred.graph.value_info:
+    for info in inferred(model).graph.value_info:
         value = reader.scope.get(info.name)
         if isinstance(value, Value) and value.kind == "unknown":
             describe(value, info.type)

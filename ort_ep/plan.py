@@ -194,12 +194,12 @@ class _Builder:
         inputs = [value for value in self.graph.inputs if not value.constant]
         for value in (*inputs, *self.graph.outer()):
             self.known[self.slot(value)] = Known.CONSTANT if value.constant else Known.INPUT
+        ports = [Port(self.slot(value), value.name, value.elem_type or 0) for value in inputs]
+        outputs = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.graph.outputs]
         self._levels()
         self._modes()
         frame = self._constants()
         segments = self._segments(frame)
-        ports = [Port(self.slot(value), value.name, value.elem_type or 0) for value in inputs]
-        outputs = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.graph.outputs]
         self._add_constants(frame, [(port.slot, Want.EITHER) for port in outputs])
         _free_after_last_use(segments, keep={port.slot for port in outputs} | _filled(frame))
         mx.eval(*(value for value in (*frame.values, *frame.twins.values()) if isinstance(value, mx.Array)))

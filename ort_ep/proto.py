@@ -22,12 +22,20 @@ _KINDS["sparse_tensor_type"] = "sparse_tensor"
 def from_model(model: ModelProto, *, infer: bool = True) -> Graph:
     """A model's main graph; `infer` runs ONNX shape inference first, as ORT would have."""
     if infer:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = inferred(model)
     opsets = opset_imports(model.opset_import)
     functions = {(normal_domain(function.domain), function.name): function for function in model.functions}
     graph = from_graph(model.graph, opsets, {}, functions)
     graph.ir_version = model.ir_version
     return graph
+
+
+def inferred(model: ModelProto) -> ModelProto:
+    """The model with the types ONNX can infer; as it is where inference fails (what stays untyped is not claimed)."""
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError):
+        return model
 
 
 def opset_imports(imports: Iterable[Any]) -> dict[str, int]:
@@ -71,7 +79,10 @@ def from_graph(
 
 
 class Reader:
-    """Turns NodeProtos into Nodes; names resolve to the values of this scope first, then to `outer`."""
+    """Turns NodeProtos into Nodes; names resolve to the values of this scope first, then to `outer`.
+
+    `results` are names that stand for another graph's values: the outputs of a function's call.
+    """
 
     def __init__(
         self,
@@ -83,6 +94,7 @@ class Reader:
         self.functions = functions
         self.outer = outer
         self.scope: Scope = {}
+        self.results: set[str] = set()
         self.values: list[Value] = []
         self.nodes: list[Node] = []
 
@@ -127,7 +139,7 @@ class Reader:
 
     def _constant(self, proto: NodeProto) -> None:
         name = proto.output[0]
-        if name in self.scope:  # the value belongs to a function's caller: it is written, not redefined
+        if name in self.results:  # the value is the caller's: it is written, not redefined
             self.read([onnx.helper.make_node("Identity", [f"{name} (constant)"], [name])])
             name = f"{name} (constant)"
         value = self.define(name)
