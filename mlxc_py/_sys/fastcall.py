@@ -31,7 +31,9 @@ _LETTERS = {
     "const char*": "z",
     **dict.fromkeys(("int", "bool", "size_t", "uint64_t"), "i"),
 }
-_MOST_WORDS = 9 if sys.platform == "darwin" else 16  # Apple packs the stack by each argument's own size
+# What native calls pass, the result's address included; Apple packs the stack by each argument's own size, and only its
+# first place is the same. Longer lists go through ctypes, which is told the exact types.
+_MOST_WORDS = 9 if sys.platform == "darwin" else 16
 
 
 def letters_of(signature: abi.Signature) -> str | None:
@@ -51,8 +53,7 @@ def letters_of(signature: abi.Signature) -> str | None:
             letters += "i"
         else:
             return None
-    words = 1 + len(letters) + letters.count("n") - letters.count("f") - letters.count("d")
-    return letters if words <= _MOST_WORDS and "s" not in letters[:-1] else None
+    return letters if "s" not in letters[:-1] else None
 
 
 class Caller:
@@ -83,7 +84,7 @@ class Caller:
         letters = letters_of(signature)
         if letters is None:
             raise load.SymbolError(f"{name} does not make one array of plain arguments: call mlxc_py._sys.mlx.{name}")
-        return _bind(name, load.library().function(signature.symbol), letters, self._result, self._on_error)
+        return _bind(name, c.bind.resolve(signature), letters, self._result, self._on_error)
 
     def has(self, name: str) -> bool:
         """Whether `bind` succeeds with the library in use."""
@@ -110,7 +111,7 @@ NATIVE = _native()
 """Whether calls take the native way."""
 
 if TYPE_CHECKING or not NATIVE:
-    from mlxc_py._sys.plaincall import Handle, forget_streams, set_resolver, set_stream
+    from mlxc_py._sys.plaincall import Handle, current_stream, forget_streams, set_resolver, set_stream
 
     _bind = plaincall.bind
 else:
@@ -122,14 +123,26 @@ else:
     set_stream = support.function("mlxc_support_set_stream", None, c_void_p, c_int)
     forget_streams = support.function("mlxc_support_forget_streams", None)
     set_resolver = support.function("mlxc_support_stream_resolver", None, py_object)
+    current_stream = support.function("mlxc_support_current_stream", c_void_p)
 
     def _bind(
         name: str, function: Any, letters: str, result: type[Any], on_error: Callable[[str], object]
     ) -> Callable[..., Any]:
-        bound: Callable[..., Any] = _new_binding(
-            name.encode(), cast(function, c_void_p), letters.encode(), result, on_error
-        )
+        words = 1 + len(letters) + letters.count("n") - letters.count("f") - letters.count("d")
+        if words > _MOST_WORDS:
+            return plaincall.bind(name, function, letters, result, on_error, current_stream)
+        address = cast(function, c_void_p)
+        bound: Callable[..., Any] = _new_binding(name.encode(), address, letters.encode(), result, on_error)
         return bound
 
 
-__all__ = ["NATIVE", "Caller", "Handle", "forget_streams", "letters_of", "set_resolver", "set_stream"]
+__all__ = [
+    "NATIVE",
+    "Caller",
+    "Handle",
+    "current_stream",
+    "forget_streams",
+    "letters_of",
+    "set_resolver",
+    "set_stream",
+]

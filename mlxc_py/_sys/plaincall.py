@@ -6,13 +6,12 @@ import operator
 import threading
 from array import array as numbers
 from collections.abc import Callable
-from ctypes import addressof, byref, c_char_p, c_double, c_float, c_int, c_size_t, c_void_p
+from ctypes import addressof, byref, c_size_t
 from typing import Any, Self
 
 from mlxc_py._sys import abi
 from mlxc_py._sys import mlx as c
 
-_TYPES: dict[str, list[Any]] = {"f": [c_float], "d": [c_double], "z": [c_char_p], "n": [c_void_p, c_void_p]}
 _OPTIONALS = {"o": abi.optional_int, "g": abi.optional_float}
 
 
@@ -59,21 +58,29 @@ def set_resolver(resolver: Callable[[], int]) -> None:
     _resolver = resolver
 
 
-def _current_stream() -> int:
+def current_stream() -> int:
+    """See fastcall.current_stream."""
     if _mine.stream and _mine.epoch in (0, _epoch):
         return _mine.stream
     if _resolver is None:
         raise RuntimeError("no stream is set for calls that name none")
-    return _resolver()
+    if stream := _resolver():
+        return stream
+    raise RuntimeError("the resolver of streams found none")
 
 
 def bind(
-    name: str, function: Any, letters: str, result: type[Handle], on_error: Callable[[str], object]
+    name: str,
+    function: Any,
+    letters: str,
+    result: type[Any],
+    on_error: Callable[[str], object],
+    stream: Callable[[], int] = current_stream,
 ) -> Callable[..., Any]:
-    """A callable for an mlx-c function whose Python arguments are of the kinds `letters` (see support.h)."""
-    plain: list[Any] = [c_void_p]
-    function.argtypes = [c_void_p, *(t for letter in letters for t in _TYPES.get(letter, plain))]
-    function.restype = c_int
+    """A callable for an mlx-c function whose Python arguments are of the kinds `letters` (see support.h).
+
+    `function` has its ctypes types set; `stream` is asked for what a call without one uses.
+    """
     fewest = len(letters) - letters.endswith("s")
 
     def call(*args: Any) -> Any:
@@ -86,7 +93,7 @@ def bind(
         made = c_size_t()
         try:
             for position, (letter, value) in enumerate(zip(letters, args, strict=True)):
-                words += _words(f"{name}: argument {position + 1} must be", letter, value, result, kept)
+                words += _words(f"{name}: argument {position + 1} must be", letter, value, result, stream, kept)
             failed = function(byref(made), *words)
         finally:
             for vector in (k for k in kept if isinstance(k, int)):
@@ -101,13 +108,15 @@ def bind(
     return call
 
 
-def _words(where: str, letter: str, value: Any, result: type[Handle], kept: list[Any]) -> list[Any]:
+def _words(
+    where: str, letter: str, value: Any, result: type[Any], stream: Callable[[], int], kept: list[Any]
+) -> list[Any]:
     if letter == "a":
         if value is not None and not isinstance(value, result):
             raise TypeError(f"{where} an array")
         return [0 if value is None else value.handle]
     if letter == "s":
-        return [value or _current_stream()]
+        return [value or stream()]
     if letter == "n":
         if value is None:
             return [0, 0]

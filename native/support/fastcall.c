@@ -149,19 +149,19 @@ void mlxc_support_stream_resolver(void *callable) {
   resolver = callable;
 }
 
-// 0 with an exception when there is none.
-static uint64_t current_stream(void) {
+void *mlxc_support_current_stream(void) {
   if (mine.stream && (!mine.epoch || mine.epoch == atomic_load_explicit(&epoch, memory_order_acquire)))
-    return (uint64_t)(uintptr_t)mine.stream;
+    return mine.stream;
   if (!resolver) {
     py.PyErr_SetString(*py.RuntimeError, "no stream is set for calls that name none");
-    return 0;
+    return NULL;
   }
   Object *found = py.PyObject_CallFunction(resolver, NULL);
-  if (!found) return 0;
+  if (!found) return NULL;
   uint64_t stream = py.PyLong_AsUnsignedLongLongMask(found);
   py.Py_DecRef(found);
-  return stream == UINT64_MAX ? 0 : stream;
+  if (!stream && !py.PyErr_Occurred()) py.PyErr_SetString(*py.RuntimeError, "the resolver of streams found none");
+  return py.PyErr_Occurred() ? NULL : (void *)(uintptr_t)stream;
 }
 
 static void handle_dealloc(Object *self) {
@@ -365,7 +365,7 @@ static Object *call(Object *self, Object *const *args, Ssize n) {
   if (!status && f->streams) {
     if (n < f->n) c.word[c.words++] = 0;
     uint64_t *stream = &c.word[c.words - 1];
-    if (!*stream && !(*stream = current_stream())) status = -1;
+    if (!*stream && !(*stream = (uint64_t)(uintptr_t)mlxc_support_current_stream())) status = -1;
   }
   Object *result = status ? NULL : finish(f, &c, &made);
   if (c.vector) release_vector(c.vector);

@@ -55,3 +55,5 @@ MLXC_SUPPORT_API void mlxc_support_vectors(void *(*create)(const void *const *, 
 MLXC_SUPPORT_API void mlxc_support_set_stream(void *stream, int pinned);
 MLXC_SUPPORT_API void mlxc_support_forget_streams(void);
 MLXC_SUPPORT_API void mlxc_support_stream_resolver(void *resolver);
+// The stream that such a call would use now; NULL with an exception when there is none.
+MLXC_SUPPORT_API void *mlxc_support_current_stream(void);

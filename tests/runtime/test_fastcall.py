@@ -127,7 +127,9 @@ def test_floats_optionals_and_empty_handles_arrive(call: Any) -> None:
     np.testing.assert_allclose(turned[0], expected, atol=1e-4)
 
 
-def test_the_call_with_most_arguments_arrives(call: Any) -> None:
+@pytest.mark.parametrize("most", [16, 9])
+def test_a_call_with_many_arguments_arrives(call: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastcall, "_MOST_WORDS", most)
     x, host = arange(call, 1, 5, 5, 2)
     w, kernel = arange(call, 3, 2, 2, 2)
     got = numpy_of(call, call.mlx_conv_general(x, w, (2, 1), (1, 0), (0, 1), (1, 1), (1, 1), 1, False))
@@ -274,6 +276,13 @@ def test_a_stream_is_resolved_once_a_thread_until_forgotten(way: Way) -> None:
     assert len(asked) == 4  # this thread's is pinned by the fixture
     for result in results:
         np.testing.assert_array_equal(result, np.arange(5))
+
+
+def test_a_call_with_more_arguments_than_native_calls_take_arrives(call: Any) -> None:
+    x, host = arange(call, 1, 2, 2, 2, 1)
+    w = call.mlx_ones((1, 1, 1, 1, 1), c.MLX_FLOAT32)
+    got = call.mlx_conv_transpose3d(x, w, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1)
+    np.testing.assert_allclose(numpy_of(call, got), host)
 
 
 def test_a_resolver_s_exception_is_the_call_s(way: Way) -> None:
