@@ -11,9 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlxc_py._version import __version__ as __version__
-
 if TYPE_CHECKING:
+    from mlxc_py._version import __version__ as __version__
     from ort_ep.provider import StrictError as StrictError
     from ort_ep.registry import op as op
     from ort_ep.session import InferenceSession as InferenceSession
@@ -40,7 +39,7 @@ __all__ = [
 
 EP_NAME = "MLXExecutionProvider"
 
-_LAZY = {"op": "ort_ep.registry", "StrictError": "ort_ep.provider"} | dict.fromkeys(
+_LAZY = {"__version__": "mlxc_py._version", "op": "ort_ep.registry", "StrictError": "ort_ep.provider"} | dict.fromkeys(
     ["InferenceSession", "claim_report", "devices", "register", "session_options", "unregister"],
     "ort_ep.session",
 )

@@ -8,10 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlxc_py import device as mlx_device
-from mlxc_py._sys import load
-from mlxc_py._version import __version__
-
 if TYPE_CHECKING:
     from ort_ep.provider import Provider
 
@@ -37,17 +33,22 @@ class Hooks:
 def attach(library_path: str) -> Hooks:
     """Called at every registration with the plugin library's own path; raises where the EP could not work."""
     try:
-        load.library()
-    except load.LibraryError as error:
-        raise PluginError(str(error)) from error
-    import ort_ep.provider  # noqa: F401  a broken installation shows now, not when the first session is made
+        # Here and not above: importing the runtime is what fails where libmlxc or MLX is missing, and says so in words.
+        from mlxc_py._sys import load
+        from mlxc_py._version import __version__
 
+        load.library()
+        import ort_ep.provider  # noqa: F401  a broken installation shows now, not at the first session
+    except RuntimeError as error:
+        raise PluginError(str(error)) from error
     return Hooks(__version__, select_devices, create_ep)
 
 
 # ---------------------------------------------------------------- devices
 def back_end() -> str:
     """What MLX computes on by default: "metal", "cuda" or "cpu"."""
+    from mlxc_py import device as mlx_device
+
     if not mlx_device.is_available(mlx_device.gpu):
         return "cpu"
     return "metal" if sys.platform == "darwin" else "cuda"
@@ -58,6 +59,8 @@ def select_devices(devices: Sequence[dict[str, Any]]) -> list[tuple[int, dict[st
 
     The GPU where MLX has one, else the CPU: offering it on the CPU beside a GPU would win every selection policy.
     """
+    from mlxc_py._sys import load
+
     library = load.library()
     metadata = {
         "mlx_version": library.mlx_version,
