@@ -43,7 +43,7 @@ def _rows() -> list[ElemType]:
     ]
     narrow = [(17, "float8_e4m3fn", 8), (18, "float8_e4m3fnuz", 8), (19, "float8_e5m2", 8), (20, "float8_e5m2fnuz", 8)]
     narrow += [(21, "uint4", 4), (22, "int4", 4), (23, "float4_e2m1fn", 4), (24, "float8_e8m0fnu", 8)]
-    narrow += [(25, "uint2", 2), (26, "int2", 2)]
+    narrow += [(25, "uint2", 2), (26, "int2", 2), (27, "float6_e2m3fn", 6), (28, "float6_e3m2fn", 6)]
     return rows + [ElemType(code, name, np.dtype(getattr(ml_dtypes, name)), bits) for code, name, bits in narrow]
 
 

@@ -161,17 +161,14 @@ def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> n
     if row.bits >= 8:
         array = raw.view(numpy_dtype).reshape(tuple(shape))
     else:
-        per_byte = 8 // row.bits
-        shifts = np.arange(per_byte, dtype=np.uint8) * row.bits  # the first element sits in the low bits
-        parts = (raw[:, None] >> shifts) & np.uint8((1 << row.bits) - 1)
-        flat = parts.reshape(-1)[: math.prod(shape)]
+        count = math.prod(shape)
+        bits = np.unpackbits(raw, count=count * row.bits, bitorder="little").reshape(count, row.bits)
+        codes = bits @ (1 << np.arange(row.bits, dtype=np.uint8))  # the first element sits in the low bits
         if row.name.startswith("int"):
-            flat = ((flat.astype(np.int8) ^ (1 << (row.bits - 1))) - (1 << (row.bits - 1))).astype(numpy_dtype)
-        elif row.name.startswith("uint"):
-            flat = flat.astype(numpy_dtype)
-        else:
-            flat = flat.view(numpy_dtype)
-        array = flat.reshape(tuple(shape))
+            sign = 1 << (row.bits - 1)
+            codes = (codes.astype(np.int8) ^ sign) - sign
+        is_float = row.name.startswith("float")
+        array = (codes.view(numpy_dtype) if is_float else codes.astype(numpy_dtype)).reshape(tuple(shape))
     array.flags.writeable = False
     return array
 

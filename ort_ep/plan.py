@@ -96,7 +96,8 @@ class Frame:
         value = self.values[slot]
         if isinstance(value, np.ndarray):
             if slot not in self.twins:
-                self.twins[slot] = mx.array(value)
+                # without a dtype, float64 would become float32
+                self.twins[slot] = mx.array(value, dtypes.to_mlx(dtypes.BY_NUMPY[value.dtype].code))
             return self.twins[slot]
         return value
 

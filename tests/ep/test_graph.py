@@ -99,12 +99,14 @@ def test_initializers_are_views_and_only_constants_are_constant() -> None:
     np.testing.assert_array_equal(node.constant(1), weights)
 
 
-@pytest.mark.parametrize("elem_type", ["UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2"])
+@pytest.mark.parametrize("elem_type", ["UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2", "FLOAT6E2M3"])
 def test_packed_tensors_are_unpacked_as_onnx_does(elem_type: str) -> None:
+    if not hasattr(TensorProto, elem_type):
+        pytest.skip(f"this onnx has no {elem_type}")
     code = getattr(TensorProto, elem_type)
     dtype = helper.tensor_dtype_to_np_dtype(code)
     raw = np.array([0xB4, 0x1F, 0x02], np.uint8)
-    count = 5 if "4" in elem_type else 9
+    count = {"2": 9, "4": 5, "6": 4}[next(letter for letter in elem_type if letter.isdigit())]
     tensor = TensorProto(data_type=code, dims=[count], raw_data=raw.tobytes())
     expected = numpy_helper.to_array(tensor)
     found = graph.decode(code, [count], raw)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from ort_ep.options import OPTIONS, OptionError, Options, parse
+
+
+def test_defaults_of_the_table_are_the_defaults() -> None:
+    assert parse({}, {}) == Options()
+    assert {option.name: option.default for option in OPTIONS} == {
+        field: getattr(Options(), field) for field in Options.__dataclass_fields__
+    }
+
+
+def test_values_are_parsed_by_type() -> None:
+    parsed = parse({"partition": "cost", "strict": "True", "verbose": "0", "device": "cpu"}, {})
+    assert parsed == Options(partition="cost", strict=True, verbose=False, device="cpu")
+
+
+def test_environment_mirrors_options_and_is_overridden_by_them() -> None:
+    environment = {"ONNXRUNTIME_EP_MLX_PARTITION": "cost", "ONNXRUNTIME_EP_MLX_VERBOSE": "1", "OTHER": "x"}
+    assert parse({}, environment) == Options(partition="cost", verbose=True)
+    assert parse({"partition": "all"}, environment) == Options(verbose=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"partitions": "all"}, "unknown provider option 'partitions'; did you mean 'partition'?"),
+        ({"zzz": "1"}, "unknown provider option 'zzz'; the options are device, on_compute_error"),
+        ({"partition": "costs"}, "provider option partition is 'costs'; did you mean 'cost'? it takes all or cost"),
+        ({"strict": "maybe"}, "provider option strict is 'maybe'; it takes 1/true/yes/on or 0/false/no/off"),
+    ],
+)
+def test_what_is_not_valid_names_the_near_match(options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(options, {})
+    assert str(caught.value).startswith(text)
+
+
+def test_bad_environment_names_the_variable() -> None:
+    with pytest.raises(OptionError, match="environment variable ONNXRUNTIME_EP_MLX_DEVICE is 'tpu'"):
+        parse({}, {"ONNXRUNTIME_EP_MLX_DEVICE": "tpu"})
+
+
+def test_every_option_says_what_it_does_and_takes() -> None:
+    for option in OPTIONS:
+        assert option.doc.endswith(".")
+        assert option.type in ("bool", " | ".join(option.choices))
+        assert option.environment == f"ONNXRUNTIME_EP_MLX_{option.name.upper()}"
