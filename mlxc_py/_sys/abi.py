@@ -17,7 +17,9 @@ from mlxc_py._sys import load
 if TYPE_CHECKING:
     from _ctypes import _CArgObject, _Pointer
 
-    Pointer: TypeAlias = int | bytes | ctypes.Array[Any] | _Pointer[Any] | _CArgObject | ctypes._CFunctionType | None
+    Pointer: TypeAlias = (
+        int | bytes | ctypes.Array[Any] | _Pointer[Any] | _CArgObject | ctypes._CFunctionType | ctypes.c_void_p | None
+    )
     Text: TypeAlias = bytes | ctypes.Array[ctypes.c_char] | ctypes.c_char_p | None
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -93,16 +93,18 @@ def make_mlx(folder: Path, version: str | None) -> Path:
     return folder
 
 
-def test_every_place_tried_is_listed(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("platform", [LINUX, MAC])
+def test_every_place_tried_is_listed(platform: Platform, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "mlx_folders", list)
     environ = {"HOMEBREW_PREFIX": "/no/brew"}
     with pytest.raises(load.LibraryError) as e:
-        load.find(LINUX, environ, package)
+        load.find(platform, environ, package)
     text = str(e.value)
-    assert text.startswith("no usable libmlxc.so. Tried:")
-    for place in places.places(LINUX, environ, package):
+    assert text.startswith(f"no usable {places.library_file(platform, 'mlxc')}. Tried:")
+    for place in places.places(platform, environ, package):
         assert place.path in text
-    assert "install one of the extras mlx[cpu], mlx[cuda12], mlx[cuda13]" in text
+    wanted = "install one of the extras mlx[cpu], mlx[cuda12], mlx[cuda13]" if platform == LINUX else "pip install mlx"
+    assert wanted in text
 
 
 def test_a_wrong_path_in_the_environment_is_not_passed_over(package: Path) -> None:
