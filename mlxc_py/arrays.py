@@ -1,0 +1,489 @@
+"""Array: one mlx_array handle, with mlx.core's methods."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from ctypes import addressof, c_bool, c_int
+from typing import Any
+
+import numpy as np
+
+from mlxc_py._sys import fastcall
+from mlxc_py._sys import mlx as c
+from mlxc_py.dtype import DTYPES, Dtype, bool_
+from mlxc_py.errors import ClosedError, MLXError
+from mlxc_py.methods import Methods
+from mlxc_py.state import Here, local
+
+_new = fastcall.Handle.__new__
+_SHAPES = tuple(c_int * n for n in range(16))
+
+
+class Array(fastcall.Handle, Methods):
+    """An n-dimensional array of MLX, lazy until evaluated. Made from numbers, sequences, numpy, buffers, DLPack.
+
+    `handle` is its mlx_array, 0 once closed; it is freed once, by close() or when collected, on any thread.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, val: Any, dtype: Dtype | None = None) -> None:
+        if isinstance(val, Array):
+            self.handle = _copied(val, dtype)
+        elif isinstance(val, list | tuple) and _holds_arrays(val):
+            self.handle = _stacked(val, dtype)
+        else:
+            self.handle = convert.handle_of(val, dtype)
+
+    def close(self) -> None:
+        """Release the handle now; a second time does nothing. Any use afterwards raises."""
+        handle, self.handle = self.handle, 0
+        if handle:
+            c.mlx_array_free(handle)
+
+    @staticmethod
+    def from_address(address: int, shape: tuple[int, ...], dtype: Dtype, owner: object | None = None) -> Array:
+        """An array of the bytes at a host address: wrapped in place where the back end can (`owner` is kept), else copied."""
+        return interop.from_address(address, shape, dtype, owner)
+
+    # ---- what it is
+    @property
+    def live(self) -> int:
+        """The handle, or ClosedError."""
+        if not self.handle:
+            raise ClosedError("this array is closed")
+        return self.handle
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        n = c.mlx_array_ndim(self.handle or self.live)
+        if not n:
+            return ()
+        return tuple((_SHAPES[n] if n < 16 else c_int * n).from_address(c.mlx_array_shape(self.handle)))
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return int(c.mlx_array_ndim(self.handle or self.live))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(c.mlx_array_size(self.handle or self.live))
+
+    @property
+    def dtype(self) -> Dtype:
+        """Element type."""
+        return DTYPES[c.mlx_array_dtype(self.handle or self.live)]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(c.mlx_array_nbytes(self.handle or self.live))
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each dimension; evaluates the array first."""
+        return interop.strides(self)
+
+    @property
+    def address(self) -> int:
+        """Address of the first element; MLXError unless the array is evaluated and row-contiguous."""
+        return interop.address(self)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the data is there, so that reading it does not wait."""
+        flag = c_bool()
+        if c._mlx_array_is_available(addressof(flag), self.live):
+            raise local.here.failure("evaluated")
+        return flag.value
+
+    def eval(self) -> None:
+        """Compute the array now and wait for it."""
+        if c.mlx_array_eval(self.live):
+            raise local.here.failure("eval")
+
+    # ---- to Python
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        return self._host_scalar().item()
+
+    def _host_scalar(self) -> np.ndarray:
+        if self.size != 1:
+            raise ValueError(f"only an array of one element is a Python scalar, this one has shape {self.shape}")
+        host = interop.host_view(self).reshape(())
+        return host.astype(np.float32) if host.dtype.kind == "V" or host.dtype.name == "bfloat16" else host
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers; a number for rank 0."""
+        host = interop.host_view(self)
+        return (host.astype(np.float32) if host.dtype.name == "bfloat16" else host).tolist()
+
+    def __len__(self) -> int:
+        shape = self.shape
+        if not shape:
+            raise TypeError("len() of a 0-dimensional array")
+        return shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-dimensional array")
+        return iter(ops.unstack(self))
+
+    def __bool__(self) -> bool:
+        return bool(self._host_scalar())
+
+    def __int__(self) -> int:
+        return int(self._host_scalar())
+
+    def __float__(self) -> float:
+        return float(self._host_scalar())
+
+    def __complex__(self) -> complex:
+        return complex(self._host_scalar())
+
+    def __index__(self) -> int:
+        if self.dtype.numpy.kind not in "iu":
+            raise TypeError(f"only an integer array of one element can be an index, not {self.dtype.name}")
+        return int(self._host_scalar())
+
+    def __bytes__(self) -> bytes:
+        return interop.host_view(self).tobytes()
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(ops.any(ops.equal(self, value)))
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return printing.describe(self) if self.handle else "array(<closed>)"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    # ---- interop, copies
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return interop.to_numpy(self, dtype, copy)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        return dlpack.export(self, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.device_of(self)
+
+    if sys.version_info >= (3, 12):
+
+        def __buffer__(self, flags: int) -> memoryview:
+            return interop.export_buffer(self)
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return sys.modules[__package__]
+
+    def __copy__(self) -> Array:
+        return wrap(_copied(self, None))
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Array:
+        return ops.copy(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return interop.restore, (bytes(self), self.shape, self.dtype)
+
+    # ---- indexing
+    def __getitem__(self, key: Any) -> Array:
+        found = indexing.get(self, key)
+        return wrap(_copied(self, None)) if found is self else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        # Arrays are immutable in MLX: an update makes this object own the new array.
+        old, self.handle = self.handle, _copied(indexing.updated(self, key, value), None)
+        c.mlx_array_free(old)
+
+    @property
+    def at(self) -> indexing.At:
+        """Updates that accumulate over repeated indices: x.at[idx].add(y), subtract, multiply, divide, maximum, minimum."""
+        return indexing.At(self)
+
+    # ---- operators: the other operand is an Array in most calls, and then nothing else stands before the call
+    def __add__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_add(self, other)
+
+    def __radd__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_add(other, self)
+
+    def __sub__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_subtract(other, self)
+
+    def __mul__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_divide(other, self)
+
+    def __floordiv__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_remainder(other, self)
+
+    def __pow__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_power(self, other)
+
+    def __rpow__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_power(other, self)
+
+    def __matmul__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_matmul(other, self)
+
+    def __and__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_bitwise_and(self, other)
+
+    def __rand__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_bitwise_and(other, self)
+
+    def __or__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_bitwise_or(self, other)
+
+    def __ror__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_bitwise_or(other, self)
+
+    def __xor__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_bitwise_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_bitwise_xor(other, self)
+
+    def __lshift__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Array:
+        if (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_right_shift(other, self)
+
+    def __eq__(self, other: Any) -> Array:  # type: ignore[override]
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_equal(self, other)
+
+    def __ne__(self, other: Any) -> Array:  # type: ignore[override]
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_not_equal(self, other)
+
+    def __lt__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_less(self, other)
+
+    def __le__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_greater(self, other)
+
+    def __ge__(self, other: Any) -> Array:
+        if other.__class__ is not Array and (other := _operand(other, self)) is None:
+            return NotImplemented
+        return call.mlx_greater_equal(self, other)
+
+    def __neg__(self) -> Array:
+        return call.mlx_negative(self)
+
+    def __pos__(self) -> Array:
+        return self
+
+    def __abs__(self) -> Array:
+        return call.mlx_abs(self)
+
+    def __invert__(self) -> Array:
+        return call.mlx_logical_not(self) if self.dtype is bool_ else call.mlx_bitwise_invert(self)
+
+
+def wrap(handle: int) -> Array:
+    """An Array that owns a handle."""
+    array: Array = _new(Array)
+    array.handle = handle
+    return array
+
+
+def take(here: Here, failed: int) -> Array:
+    """The result of a call that wrote to `here.out`, or its exception."""
+    slot = here.slot
+    handle = slot[0]
+    if failed or not handle:
+        raise here.failure()
+    slot[0] = 0
+    array: Array = _new(Array)
+    array.handle = handle
+    return array
+
+
+def take_pair(here: Here, failed: int) -> tuple[Array, Array]:
+    """The results of a call that wrote to `here.out` and `here.out2`."""
+    slot = here.slot
+    first, second = slot[0], slot[1]
+    if failed or not (first and second):
+        raise here.failure()
+    slot[0] = slot[1] = 0
+    return wrap(first), wrap(second)
+
+
+def take_list(here: Here, failed: int) -> list[Array]:
+    """The arrays of a vector that a call wrote to `here.out`."""
+    if failed:
+        raise here.failure()
+    with vector.VectorArray.adopt(here.take_raw()) as results:
+        return list(results)
+
+
+def as_array(value: Any) -> Array:
+    """`value` itself where it is an Array, else an Array made of it."""
+    return value if isinstance(value, Array) else Array(value)
+
+
+def handle_or_none(value: Array | None) -> int:
+    """The handle of an optional array: 0 for None, never for a closed one."""
+    if value is None:
+        return 0
+    return value.handle or value.live
+
+
+def _holds_arrays(value: list[Any] | tuple[Any, ...]) -> bool:
+    return any(isinstance(v, Array) or (isinstance(v, list | tuple) and _holds_arrays(v)) for v in value)
+
+
+def _stacked(value: list[Any] | tuple[Any, ...], dtype: Dtype | None) -> int:
+    stacked = ops.stack([Array(v, dtype) for v in value])
+    handle, stacked.handle = stacked.handle, 0
+    return handle
+
+
+def _copied(value: Array, dtype: Dtype | None) -> int:
+    # A second handle of the same (immutable) array, or the conversion of it.
+    if dtype is not None and dtype is not value.dtype:
+        converted = ops.astype(value, dtype)
+        handle, converted.handle = converted.handle, 0
+        return handle
+    here = local.here
+    if c.mlx_array_set(here.out, value.live):
+        raise here.failure("array")
+    return here.take_raw()
+
+
+def _operand(value: Any, like: Array) -> Array | None:
+    """The other operand of an operator, None where Python shall ask that operand's class instead."""
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, convert.NUMBERS) or hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+        return convert.weak(value, like)
+    return None
+
+
+def _failed(_name: str) -> None:
+    # Frame 0 is this one, 1 that of the function which made the call: the name its user knows.
+    raise local.here.failure(sys._getframe(1).f_code.co_name.strip("_"))
+
+
+ArrayLike = Any
+"""An Array, or what Array() takes."""
+array = Array
+call = fastcall.Caller(Array, _failed)
+"""mlx-c's functions that make one array."""
+
+# At the end, because they need Array.
+from mlxc_py import convert, dlpack, indexing, interop, ops, printing, vector  # noqa: E402
+
+__all__ = ["Array", "MLXError", "array", "as_array", "call", "handle_or_none", "take", "take_list", "take_pair", "wrap"]

@@ -1,0 +1,85 @@
+"""Checks before calls that would end the process inside MLX or mlx-c; each is made here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlxc_py.errors import MLXIndexError, MLXValueError
+
+if TYPE_CHECKING:
+    from mlxc_py.arrays import Array
+
+
+@cache
+def _official_library() -> bool:
+    from mlxc_py._sys import load
+    from mlxc_py._sys.stamp import read_stamp
+
+    return read_stamp(Path(load.library().path)) is None
+
+
+def check_text(value: str) -> None:
+    """Official libraries use error messages, hence file names in them, as printf formats [M 63]."""
+    if "\0" in value:
+        raise ValueError("embedded null character")
+    if "%" in value and _official_library():
+        raise ValueError(f"'%' in {value!r}: this libmlxc would crash on it in an error message; rename it")
+
+
+def check_axis(axis: int, ndim: int, call: str) -> int:
+    """The axis as a non-negative number; MLX reads out of bounds for some ops when it is too negative [M 68]."""
+    if not -ndim <= axis < ndim:
+        raise MLXIndexError(f"{call}: axis {axis} is out of bounds for an array with {ndim} dimensions")
+    return axis + ndim if axis < 0 else axis
+
+
+def check_indices(indices: Any, size: int, call: str) -> None:
+    """Host-known indices must lie in [-size, size): MLX reads and writes out of bounds otherwise [M 68]."""
+    values = np.asarray(indices)
+    if values.size and (values.min() < -size or values.max() >= size):
+        bad = values[(values < -size) | (values >= size)].flat[0]
+        raise MLXIndexError(f"{call}: index {bad} is out of bounds for a dimension of size {size}")
+
+
+def check_sortable(a: Array, axis: int | None, call: str) -> None:
+    """Sorting and scanning an axis of size 0 divides by zero on MLX 0.31 [M 68]."""
+    if 0 in a.shape and (a.size if axis is None else a.shape[check_axis(axis, a.ndim, call)]) == 0:
+        raise MLXValueError(f"{call}: the axis has size 0 (shape {a.shape})")
+
+
+def check_strided(size: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> None:
+    """as_strided reads wherever it is told to [M 68]."""
+    if len(shape) != len(strides):
+        raise MLXValueError(f"as_strided: {len(shape)} dimensions but {len(strides)} strides")
+    if 0 in shape:
+        return
+    steps = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+    low, high = offset + sum(s for s in steps if s < 0), offset + sum(s for s in steps if s > 0)
+    if low < 0 or high >= size:
+        raise MLXIndexError(f"as_strided: elements {low} to {high} of an array that has {size}")
+
+
+def checked_indices(indices: Any, a: Array, axis: int | None, call: str) -> Array:
+    """Indices as an array; host-known ones are checked, an Array's values are not (that would evaluate it)."""
+    from mlxc_py.arrays import Array, as_array
+
+    if isinstance(indices, Array):
+        return indices
+    host = np.asarray(indices)
+    if host.size == 0 and host.dtype.kind == "f":
+        host = host.astype(np.int32)
+    if host.dtype.kind not in "iu":
+        raise TypeError(f"{call}: indices must be integers, not {host.dtype}")
+    check_indices(host, a.size if axis is None else a.shape[check_axis(axis, a.ndim, call)], call)
+    return as_array(host if isinstance(indices, np.ndarray | np.generic) else host.astype(np.int32))
+
+
+def check_rows(x: Array, call: str) -> None:
+    """A quantized product of no rows divides by zero [M 68]."""
+    if 0 in x.shape:
+        raise MLXValueError(f"{call}: the input has a dimension of size 0 (shape {x.shape})")
