@@ -172,8 +172,7 @@ def call(step: Step, arguments: Sequence[Slot]) -> Sequence[Slot]:
 def _describe(value: Slot) -> str:
     if value is None:
         return "absent"
-    name = value.dtype.name if isinstance(value, np.ndarray) else str(value.dtype).removeprefix("mlx.core.")
-    return f"{name}[{','.join(map(str, value.shape))}]"
+    return f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
 
 
 def build(graph: Graph, calls: Sequence[Translation]) -> Plan:
