@@ -82,7 +82,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def check(run_python: Run, model: str, case: str) -> None:
-    ended = run_python(str(SCRIPT), case, model, ort_ep.get_library_path(), timeout=60)
+    # CPython 3.12 and newer warn of every fork of a process with threads
+    ended = run_python(
+        "-W", "ignore::DeprecationWarning", str(SCRIPT), case, model, ort_ep.get_library_path(), timeout=60
+    )
     told = f"{case}\nstdout:\n{ended.stdout}\nstderr:\n{ended.stderr}"
     assert ended.returncode == EXIT_CODE.get(case, 0), told
     # what ORT logs of a failing Compute is its own matter
