@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mlxc_py._version import __version__
 
 if TYPE_CHECKING:  # what type checkers see of the names below
+    from mlxc_py.allocation import *  # noqa: F403
     from mlxc_py.arrays import *  # noqa: F403
     from mlxc_py.closure import *  # noqa: F403
     from mlxc_py.compilation import *  # noqa: F403
@@ -39,6 +40,7 @@ newaxis = None
 
 SUBMODULES = ("cuda", "distributed", "fast", "fft", "linalg", "metal", "random")
 _NAMES: dict[str, str] = {
+    "allocation": "uninitialized",
     "arrays": "Array ArrayLike array as_array",
     "closure": "Closure",
     "compilation": "CompileMode clear_compile_cache compile disable_compile enable_compile set_compile_mode",

@@ -25,6 +25,17 @@ mlx_array new_borrowed(void* data, const int* dims, int dim, mlx_dtype type, voi
   return make<mlx_array>(borrowed(data, std::move(shape), c_dtype(type), payload, dtor));
 }
 
+mlx_array new_uninitialized(const int* dims, int dim, mlx_dtype type) {
+  if (dim < 0) bad_argument("negative number of dimensions");
+  auto shape = c_shape(dims, size_t(dim));
+  const auto dtype = c_dtype(type);
+  size_t bytes = dtype.size();
+  for (auto d : shape)
+    if (__builtin_mul_overflow(bytes, size_t(d), &bytes)) bad_argument("array too large");
+  guard_allocations();
+  return make<mlx_array>(mx::allocator::malloc(bytes), std::move(shape), dtype);
+}
+
 } // namespace
 
 extern "C" {
@@ -38,5 +49,8 @@ int mlxc_py_array_is_tracer(bool* res, mlx_array arr) MLXC_TRY(put(res, c_peek(a
 mlx_array mlxc_py_array_new_borrowed(
     void* data, const int* shape, int dim, mlx_dtype dtype, void* payload, void (*dtor)(void*))
     MLXC_RETURN({}, new_borrowed(data, shape, dim, dtype, payload, dtor))
+
+mlx_array mlxc_py_array_new_uninitialized(const int* shape, int dim, mlx_dtype dtype)
+    MLXC_RETURN({}, new_uninitialized(shape, dim, dtype))
 
 } // extern "C"

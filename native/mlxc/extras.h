@@ -19,6 +19,10 @@ MLXC_API int mlxc_py_array_is_tracer(bool* res, mlx_array arr);
 MLXC_API mlx_array mlxc_py_array_new_borrowed(
     void* data, const int* shape, int dim, mlx_dtype dtype, void* payload, void (*dtor)(void*));
 
+/* An evaluated row-contiguous array whose elements are whatever the memory held: its maker fills them through
+ * mlx_array_data_uint8 before anyone else sees it. Host-writable on every back end (malloc'ed, unified or managed). */
+MLXC_API mlx_array mlxc_py_array_new_uninitialized(const int* shape, int dim, mlx_dtype dtype);
+
 #ifdef __cplusplus
 }
 #endif
