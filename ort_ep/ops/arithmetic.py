@@ -49,7 +49,9 @@ def divide(a: Array, b: Array) -> Array:
 def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     if is_float(a):
         magnitude = mx.remainder(mx.abs(widen(a)), mx.abs(widen(b))).astype(a.dtype)
-        return mx.where(a < 0, -magnitude, magnitude)
+        truncated = mx.where(a < 0, -magnitude, magnitude)
+        differ = mx.logical_and(truncated != 0, (a < 0) != (b < 0))
+        return truncated if fmod else mx.where(differ, truncated + b, truncated)
     return truncated_remainder(a, b) if fmod else mx.remainder(a, safe_divisor(b))
 
 

@@ -15,10 +15,10 @@ from ort_ep.registry import SINGLES, op
 
 
 def one_to_three_axes(node: Node) -> str | None:
-    data = node.input(0)
-    if data is None or data.rank is None:
-        return "the rank of the data is unknown"
-    return None if 3 <= data.rank <= 5 else f"MLX convolves over 1 to 3 axes, not {data.rank - 2}"
+    rank = next((value.rank for value in node.inputs if value is not None and value.rank is not None), None)
+    if rank is None:
+        return "the rank of data and weights is unknown"
+    return None if 3 <= rank <= 5 else f"MLX convolves over 1 to 3 axes, not {rank - 2}"
 
 
 @op("Conv", since=1, dtypes=SINGLES, claim=one_to_three_axes)

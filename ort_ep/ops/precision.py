@@ -110,10 +110,3 @@ def softmax(x: Array, axis: int) -> Array:
         return mx.softmax(x, axis, precise=True)
     shifted = exp(x - mx.max(x, axis, keepdims=True))
     return shifted / mx.sum(shifted, axis, keepdims=True)
-
-
-def logsumexp(x: Array, axes: list[int], keepdims: bool) -> Array:
-    peak = mx.max(x, axes, keepdims=True)
-    finite = mx.where(mx.isfinite(peak), peak, mx.zeros_like(peak))
-    total = mx.log(mx.sum(exp(x - finite), axes, keepdims=True)) + finite
-    return total if keepdims else mx.squeeze(total, axes)

@@ -85,7 +85,10 @@ def log_sum(data: Array, axes: list[int], keepdims: bool) -> Array:
 @reduction("ReduceLogSumExp")
 def log_sum_exp(data: Array, axes: list[int], keepdims: bool) -> Array:
     wide = data if is_float(data) else data.astype(mx.float32)
-    return precision.logsumexp(wide, axes, keepdims)
+    peak = extreme(mx.max, wide, axes, True, 0)
+    shift = mx.where(mx.isfinite(peak), peak, mx.zeros_like(peak))
+    total = mx.log(mx.sum(precision.exp(wide - shift), axes, keepdims=True)) + shift
+    return total if keepdims else mx.squeeze(total, axes)
 
 
 @reduction("ReduceMax", dtypes=NUMERIC | BOOL)
