@@ -89,8 +89,10 @@ def demo(
         findings = [_identify(identify, providers, path) for path in paths]
     where = placement(providers.mlx)
     say(f"Magika {metadata.version('magika')} ({model.parent.name}) on MLXExecutionProvider")
+    if not files:
+        say(f"Files of {home}")
     say()
-    _show(findings, where)
+    _show(findings, where, None if files else home)
     show_declined(where)
     refuse_fallback(where)
     _judge(findings)
@@ -154,18 +156,20 @@ def _identify(identify: Any, providers: BothProviders, path: Path) -> Finding:
     return Finding(path, str(result.output.label), result.output.description, float(result.score), providers.last)
 
 
-def _show(findings: list[Finding], where: Placement) -> None:
+def _show(findings: list[Finding], where: Placement, home: Path | None) -> None:
     made = table("", "file", "what it is", "score", "nodes MLX / CPU", "max difference", "MLX", "CPU")
+    made.columns[1].justify = "left"
     for one in findings:
+        file = str(one.path.relative_to(home) if home else one.path)
         what = f"{one.label}: {one.description}"
         if one.timed is None or one.apart is None:
             # empty and tiny files: Magika's rules decide without the model
-            row(made, str(one.path), what, f"{one.score:.3f}", "no model run needed", "", "", "")
+            row(made, file, what, f"{one.score:.3f}", "no model run needed", "", "", "")
             continue
         got, expected = one.timed
         row(
             made,
-            str(one.path),
+            file,
             what,
             f"{one.score:.3f}",
             f"{where.on_mlx} / {where.on_cpu}",

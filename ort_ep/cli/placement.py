@@ -34,7 +34,7 @@ def placement(session: InferenceSession) -> Placement:
     import ort_ep
 
     report = ort_ep.claim_report(session)
-    declined = tuple((op, reason, count) for (op, reason), count in report.declined().most_common())
+    declined = tuple((op, reason, count) for (op, reason), count in report.reasons().most_common())
     failure = report.failures[-1] if report.failures else ""
     return Placement(report.mlx_nodes, report.cpu_nodes, len(report.clusters), declined, failure)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 CPU = "CPUExecutionProvider"
-# ONNX Runtime's severities: 2 warnings, 3 errors
-QUIET, CHATTY = 3, 0
+# ONNX Runtime's severities: its errors also arrive as exceptions, so its log can keep to fatal ones
+QUIET, CHATTY = 4, 0
 
 
 @dataclass
@@ -62,9 +62,9 @@ def mlx_session(path: Path, options: dict[str, str], *, strict: bool = False, de
     onnxruntime.set_default_logger_severity(CHATTY if debug else QUIET)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = CHATTY if debug else QUIET
-    ort_ep.register()
     with progress("Loading the model on MLX"), failing_as("MLXExecutionProvider can't load the model"):
-        return ort_ep.InferenceSession(str(path), settings, strict=strict, **options)
+        # a failure shall be seen here, not be hidden by a rerun on CPU
+        return ort_ep.InferenceSession(str(path), settings, strict=strict, **{"on_compute_error": "raise", **options})
 
 
 def cpu_session(path: Path, *, debug: bool = False) -> InferenceSession:
@@ -89,9 +89,14 @@ def failing_as(what: str, advice: str = "") -> Iterator[None]:
         raise CommandError(sentence(error) if told else f"{what}: {sentence(error)}", advice) from error
 
 
+_ORT_WRAPPING = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Non-zero status code returned while running .*? Status Message: "
+)
+
+
 def sentence(error: BaseException) -> str:
-    """The error's text on one line, without ONNX Runtime's code prefix."""
-    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", one_line(str(error)))
+    """The error's text on one line, without what ONNX Runtime wraps around it."""
+    text = _ORT_WRAPPING.sub("", one_line(str(error)))
     return text or type(error).__name__
 
 
