@@ -28,7 +28,7 @@ _LETTERS = {
     "mlx_optional_float": "g",
     "float": "f",
     "double": "d",
-    "const char*": "z",
+    **dict.fromkeys(("const char*", "const int64_t*"), "z"),
     **dict.fromkeys(("int", "bool", "size_t", "uint64_t"), "i"),
 }
 # What native calls pass, the result's address included; Apple packs the stack by each argument's own size, and only its
