@@ -161,13 +161,14 @@ def test_unregister_in_use(script: Callable[..., str]) -> None:
 
 def test_missing_and_wrong_library(script: Callable[..., str], tmp_path: Path) -> None:
     out = script("""
-        import ort_ep, pathlib
+        import ort_ep
         print(failing(ort.register_execution_provider_library, NAME, LIBRARY + ".missing"))
         import mlxc_py._sys.load as load
         print(failing(ort.register_execution_provider_library, NAME, load.library().path))
-        ort_ep.__file__ = "/nowhere/ort_ep/__init__.py"
+        ort_ep.__file__, here = "/nowhere/ort_ep/__init__.py", ort_ep.__file__
         print(failing(ort_ep.register))
         assert not devices()
+        ort_ep.__file__ = here
         ort.register_execution_provider_library(NAME, LIBRARY)
         run(open_session())
     """)
