@@ -343,8 +343,9 @@ class _Builder:
             if missing:
                 segments.append(Segment(sync=tuple(sorted(missing))))
                 on_host |= missing
-            for slot in needed & _filled(frame):
-                self._to_host(frame, slot)
+            for slot in needed:
+                if frame.values[slot] is not None:
+                    self._to_host(frame, slot)
             segments[-1].steps.append(step)
         for arg in (arg for segment in segments for step in segment.steps for arg in step.args):
             if arg and arg[1] is Want.DEVICE and isinstance(frame.values[arg[0]], np.ndarray):

@@ -50,6 +50,7 @@ class Provider:
         self._error: Exception | None = None
         self._options = Options()
         self._device = "cpu"
+        self._parent = ""
         try:
             self._options = option_table.parse(options)
             self._device = _device(self._options.device)
@@ -60,6 +61,7 @@ class Provider:
     def get_capability(self, document: bytes) -> list[list[int]]:
         """Positions of the nodes to fuse, by cluster. Idempotent: ORT asks again after each of its own rewrites."""
         graph = graphs.parse(document)
+        self._parent = graph.parent_node or ""  # ORT compiles what a graph gave before it offers the next graph
         if self._error is not None:
             return [[0]] if graph.nodes else []
         verdicts = Analyzer(graph, self._registry, self._device).verdicts()
@@ -99,7 +101,7 @@ class Provider:
         self.report.compiled(
             ClusterReport(name, len(graph.nodes), len(built.inputs), len(built.outputs), built.host_steps),
             graph.nodes,
-            graph.parent_node or "",
+            self._parent,
         )
         compute = Compute(
             built,
