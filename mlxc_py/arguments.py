@@ -16,7 +16,6 @@ Ints = SupportsIndex | Iterable[SupportsIndex]
 """One int or several: an axis or axes, a shape."""
 
 _INT32 = tuple(Struct(f"{n}i") for n in range(16))
-_INT64 = tuple(Struct(f"{n}q") for n in range(16))
 
 
 def ints(values: Ints) -> bytes:
@@ -39,13 +38,21 @@ def several_ints(value: Ints) -> Sequence[SupportsIndex]:
     return value if isinstance(value, tuple | list) else tuple(value)  # type: ignore[arg-type]
 
 
-def int64s(values: Iterable[SupportsIndex]) -> bytes:
-    """Packed C int64s."""
-    values = tuple(values)
-    try:
-        return _INT64[len(values)].pack(*values) if len(values) < 16 else pack(f"{len(values)}q", *values)
-    except error as problem:
-        raise _not_ints(values, 64) from problem
+class _Int64s:
+    """C int64s; their index is their address, as a pointer argument takes it."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Sequence[SupportsIndex]) -> None:
+        self._values = np.array(values, np.int64)
+
+    def __index__(self) -> int:
+        return self._values.ctypes.data
+
+
+def int64s(values: Iterable[SupportsIndex]) -> SupportsIndex:
+    """C int64s, alive as long as the result; OverflowError where a value does not fit."""
+    return _Int64s(tuple(values))
 
 
 def _not_ints(values: Any, bits: int) -> Exception:

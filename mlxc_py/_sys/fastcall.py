@@ -28,8 +28,8 @@ _LETTERS = {
     "mlx_optional_float": "g",
     "float": "f",
     "double": "d",
-    **dict.fromkeys(("const char*", "const int64_t*"), "z"),
-    **dict.fromkeys(("int", "bool", "size_t", "uint64_t"), "i"),
+    "const char*": "z",
+    **dict.fromkeys(("int", "bool", "size_t", "uint64_t", "const int64_t*"), "i"),
 }
 # What native calls pass, the result's address included; Apple packs the stack by each argument's own size, and only its
 # first place is the same. Longer lists go through ctypes, which is told the exact types.
