@@ -1,0 +1,411 @@
+"""Weights once per process: initializers interned by content, held by their users, looked up weakly.
+
+A `HostBuffer` is immutable bytes whose storage *is* one evaluated uint8 MLX array: leaves and typed views are MLX views
+of that array, so a weight exists once however many sessions, dtypes and shapes look at it. Buffers are equal when ONNX
+dtype, shape and SHA-256 of the content are; the indexes hold weak references only, and the last user frees the memory.
+
+A digest is computed only when a candidate with the same dtype, shape and sampled bytes is alive: a model that is loaded
+once is never hashed. Importable without `onnx` and `onnxruntime`, for other execution providers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+import mlxc_py as mx
+from ort_ep import dtypes
+
+MIN_SHARED_BYTES = 4096
+"""Smaller initializers are always private copies: an index entry would cost more than it saves."""
+
+NO_SHARED_INITIALIZERS = "ONNXRUNTIME_EP_MLX_NO_SHARED_INITIALIZERS"
+NO_SHARED_QUANT_VIEWS = "ONNXRUNTIME_EP_MLX_NO_SHARED_QUANT_VIEWS"
+
+_WINDOW = 8 << 20  # bytes hashed or read at a time
+_SAMPLE_WINDOWS = 16
+_SAMPLE_BYTES = 64
+
+
+def sharing_enabled() -> bool:
+    """Whether buffers are interned; off when NO_SHARED_INITIALIZERS is set to anything but `0` (also to nothing)."""
+    return os.environ.get(NO_SHARED_INITIALIZERS, "0") == "0"
+
+
+def views_enabled() -> bool:
+    """Whether typed views are shared; off when NO_SHARED_QUANT_VIEWS is set to anything but `0` (also to nothing)."""
+    return os.environ.get(NO_SHARED_QUANT_VIEWS, "0") == "0"
+
+
+class HostBuffer:
+    """Immutable bytes of one initializer: `address`, `nbytes`, ONNX `dtype` code, `shape`, read-only `view`.
+
+    `array` is the evaluated uint8 MLX array whose memory the bytes are.
+    """
+
+    __slots__ = ("__weakref__", "_digest", "address", "array", "dtype", "nbytes", "shape")
+
+    def __init__(self, array: mx.Array, address: int, dtype: int, shape: tuple[int, ...], nbytes: int) -> None:
+        self.array = array
+        self.address = address
+        self.dtype = dtype
+        self.shape = shape
+        self.nbytes = nbytes
+        self._digest: bytes | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes as a read-only memoryview that keeps this buffer alive."""
+        return memoryview(_read_only(self.address, self.nbytes, self))
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the bytes; computed at first use, without the GIL."""
+        if self._digest is None:
+            self._digest = hashlib.sha256(self.view).digest()
+        return self._digest
+
+    def __repr__(self) -> str:
+        return f"HostBuffer({dtypes.name_of(self.dtype)}{list(self.shape)}, {self.nbytes} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class InitData:
+    """One initializer as a session sees it: `data` address, `shape`, ONNX `dtype` code, element `count`, its owner."""
+
+    data: int
+    shape: tuple[int, ...]
+    dtype: int
+    count: int
+    owned: HostBuffer | None = None
+
+    @classmethod
+    def of(cls, buffer: HostBuffer) -> InitData:
+        """The record of an owned buffer."""
+        return cls(buffer.address, buffer.shape, buffer.dtype, math.prod(buffer.shape), buffer)
+
+
+class SharedInitializer:
+    """An evaluated MLX `array` over the storage of `owner`; both live as long as anyone holds this object."""
+
+    __slots__ = ("__weakref__", "array", "owner")
+
+    def __init__(self, array: mx.Array, owner: HostBuffer) -> None:
+        self.array = array
+        self.owner = owner
+
+
+# ---- where bytes come from
+
+
+class Source(Protocol):
+    """Where an initializer's bytes come from; equal `identity` names equal bytes without reading them."""
+
+    nbytes: int
+    identity: Hashable | None
+
+    def read_into(self, target: np.ndarray, at: int) -> None:
+        """Fill `target` (uint8, contiguous) with the bytes from offset `at`."""
+        ...
+
+
+class MemorySource:
+    """Any contiguous bytes-like object; TypeError for anything else."""
+
+    def __init__(self, data: Any) -> None:
+        try:
+            self._bytes = np.frombuffer(data, np.uint8) if memoryview(data).nbytes else np.empty(0, np.uint8)
+        except (TypeError, ValueError, BufferError) as error:
+            raise TypeError(f"expected a contiguous bytes-like object, got {type(data).__name__}: {error}") from error
+        self.nbytes = self._bytes.nbytes
+        self.identity: Hashable | None = None
+
+    @classmethod
+    def at(cls, address: int, nbytes: int) -> MemorySource:
+        """The bytes at an address that stays valid while the source is used."""
+        return cls((ctypes.c_char * nbytes).from_address(address) if nbytes else b"")
+
+    def read_into(self, target: np.ndarray, at: int) -> None:
+        np.copyto(target, self._bytes[at : at + target.nbytes])  # drops the GIL
+
+
+class FileSource:
+    """A window of a file, read with preadv: mapped pages that are touched would count as resident memory."""
+
+    def __init__(self, path: str | os.PathLike[str], offset: int, nbytes: int) -> None:
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.nbytes = nbytes
+        info = os.stat(self.path)
+        if offset < 0 or nbytes < 0 or offset + nbytes > info.st_size:
+            raise ValueError(
+                f"{self.path}: bytes {offset} to {offset + nbytes} lie outside the file ({info.st_size} bytes);"
+                " the model and this external data file do not belong together"
+            )
+        stamp = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        self.identity: Hashable | None = (*stamp, offset, nbytes)
+
+    def read_into(self, target: np.ndarray, at: int) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            done = 0
+            while done < target.nbytes:
+                window = target[done : done + _WINDOW]
+                count = os.preadv(descriptor, [window.data], self.offset + at + done)
+                if not count:
+                    raise OSError(f"{self.path} ended {target.nbytes - done} bytes early while it was read")
+                done += count
+        finally:
+            os.close(descriptor)
+
+
+def _sample(source: Source) -> bytes:
+    """A few short windows, first and last included: different bytes are different content."""
+    last = max(0, source.nbytes - _SAMPLE_BYTES)
+    words = np.empty(min(_SAMPLE_BYTES, source.nbytes), np.uint8)
+    sample = []
+    for index in range(_SAMPLE_WINDOWS):
+        source.read_into(words, last * index // (_SAMPLE_WINDOWS - 1))
+        sample.append(words.tobytes())
+    return b"".join(sample)
+
+
+def _digest(source: Source) -> bytes:
+    window = np.empty(min(_WINDOW, source.nbytes), np.uint8)
+    state = hashlib.sha256()
+    for at in range(0, source.nbytes, _WINDOW):
+        part = window[: source.nbytes - at]
+        source.read_into(part, at)
+        state.update(part.data)  # drops the GIL
+    return state.digest()
+
+
+# ---- weak indexes
+
+_T = TypeVar("_T")
+
+
+class _WeakIndex(Generic[_T]):
+    """Key -> live objects. References are weak; dead keys go when the index has doubled since the last purge."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, list[weakref.ref[_T]]] = {}
+        self._purge_at = 64
+
+    def live(self, key: Hashable) -> list[_T]:
+        return [found for ref in self._entries.get(key, ()) if (found := ref()) is not None]
+
+    def add(self, key: Hashable, value: _T) -> None:
+        if len(self._entries) >= self._purge_at:
+            self._purge()
+        kept = [ref for ref in self._entries.get(key, ()) if ref() is not None]
+        self._entries[key] = [*kept, weakref.ref(value)]
+
+    def _purge(self) -> None:
+        self._entries = {
+            key: kept for key, refs in self._entries.items() if (kept := [ref for ref in refs if ref() is not None])
+        }
+        self._purge_at = max(64, 2 * len(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+_lock = threading.Lock()  # guards the two indexes below; nothing that can fail or wait runs under it
+_buffers: _WeakIndex[HostBuffer] = _WeakIndex()  # by (dtype, shape, sample)
+_files: _WeakIndex[HostBuffer] = _WeakIndex()  # by (dtype, shape, identity of a file window)
+_local = threading.local()
+
+
+def _arrays() -> _WeakIndex[SharedInitializer]:
+    """This thread's index of leaves and views."""
+    index: _WeakIndex[SharedInitializer] | None = getattr(_local, "arrays", None)
+    if index is None:
+        index = _local.arrays = _WeakIndex()
+    return index
+
+
+# ---- the contract
+
+
+def own(data: Any, dtype: int, shape: Sequence[int]) -> HostBuffer:
+    """The immutable owner of an initializer's bytes; equal content of equal dtype and shape gives the same object.
+
+    data: any contiguous bytes-like object; dtype: ONNX element type code; shape: any sequence of ints.
+    Under 4096 bytes, or with sharing switched off, always a private copy. ValueError where the bytes do not fit.
+    """
+    return own_source(MemorySource(data), dtype, shape)
+
+
+def own_file(path: str | os.PathLike[str], offset: int, dtype: int, shape: Sequence[int]) -> HostBuffer:
+    """`own` for external data: the bytes are read from `path` at `offset` straight into place."""
+    dims = _dims(shape)
+    nbytes = _expected_bytes(dims, dtype)
+    if nbytes is None:
+        raise ValueError(f"shape {list(dims)} has a negative dimension; supply the shape of the data in {path}")
+    return own_source(FileSource(path, offset, nbytes), dtype, dims)
+
+
+def own_all(sources: Iterable[tuple[Source, int, Sequence[int]]]) -> list[HostBuffer]:
+    """`own_source` for many, in order; reading and hashing run in parallel, off the GIL."""
+    requests = list(sources)
+    if sum(source.nbytes for source, _, _ in requests) < _WINDOW:
+        return [own_source(*request) for request in requests]
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "mlx-weights") as pool:
+        return list(pool.map(lambda request: own_source(*request), requests))
+
+
+def own_source(source: Source, dtype: int, shape: Sequence[int]) -> HostBuffer:
+    """`own` from any `Source`."""
+    dims = _dims(shape)
+    _check_bytes(source.nbytes, dims, dtype)
+    if source.nbytes < MIN_SHARED_BYTES or not sharing_enabled():
+        return _load(source, dtype, dims)
+    file_key = None if source.identity is None else (dtype, dims, source.identity)
+    if file_key is not None:
+        with _lock:
+            known = _files.live(file_key)
+        if known:
+            return known[0]
+    key = (dtype, dims, _sample(source))
+    mine: HostBuffer | None = None
+    compared: set[int] = set()
+    while True:
+        with _lock:
+            others = [buffer for buffer in _buffers.live(key) if id(buffer) not in compared]
+            if not others and mine is not None:
+                _buffers.add(key, mine)
+                if file_key is not None:
+                    _files.add(file_key, mine)
+                return mine
+        if others:
+            content = mine.digest if mine is not None else _digest(source)
+            for other in others:
+                if other.digest == content:
+                    if file_key is not None:
+                        with _lock:
+                            _files.add(file_key, other)
+                    return other
+            compared.update(id(other) for other in others)
+        elif mine is None:
+            mine = _load(source, dtype, dims)
+
+
+def get(init: InitData, shape: Sequence[int]) -> SharedInitializer | None:
+    """The evaluated MLX leaf of an owned initializer on this thread, or None: not owned, under 4096 bytes, disabled.
+
+    Keyed by storage, MLX dtype and shape. A failed evaluation raises and leaves nothing in the index.
+    """
+    if not sharing_enabled() or init.owned is None or init.owned.nbytes < MIN_SHARED_BYTES:
+        return None
+    return _view(init.owned, dtypes.to_mlx(init.dtype), shape)
+
+
+def get_view(init: InitData, shape: Sequence[int], dtype: mx.Dtype) -> SharedInitializer | None:
+    """The same storage under another MLX dtype (packed quantised weights as uint32 words), or None as for `get`.
+
+    ValueError where shape and dtype do not make up exactly the storage's bytes.
+    """
+    if not sharing_enabled() or not views_enabled() or init.owned is None or init.owned.nbytes < MIN_SHARED_BYTES:
+        return None
+    return _view(init.owned, dtype, shape)
+
+
+def get_derived(data: Any, shape: Sequence[int], dtype: int) -> SharedInitializer | None:
+    """An array computed from weights (repacked, decoded), shared by content; None when disabled or under 4096 bytes.
+
+    Bytes that are not exactly shape x dtype are a ValueError, whatever the switches and the size.
+    """
+    source = MemorySource(data)
+    dims = _dims(shape)
+    _check_bytes(source.nbytes, dims, dtype)
+    if not sharing_enabled() or not views_enabled() or source.nbytes < MIN_SHARED_BYTES:
+        return None
+    owner = own_source(source, dtype, dims)
+    return _view(owner, dtypes.to_mlx(dtype), dims)
+
+
+# ---- parts
+
+
+def _view(owner: HostBuffer, dtype: mx.Dtype, shape: Sequence[int]) -> SharedInitializer:
+    dims = _dims(shape)
+    if any(dim < 0 for dim in dims) or math.prod(dims) * dtype.size != owner.nbytes:
+        raise ValueError(
+            f"a {dtype.name}{list(dims)} view does not fit {owner}: it takes {math.prod(dims) * dtype.size} bytes,"
+            f" the storage has {owner.nbytes}"
+        )
+    index = _arrays()
+    key = (id(owner), dtype.name, dims)  # the entry holds the owner: its id is not reused while the entry lives
+    for shared in index.live(key):
+        return shared
+    array = mx.reshape(mx.view(owner.array, dtype), dims)
+    mx.eval(array)
+    shared = SharedInitializer(array, owner)
+    index.add(key, shared)
+    return shared
+
+
+def _load(source: Source, dtype: int, dims: tuple[int, ...]) -> HostBuffer:
+    array, memory = mx.uninitialized(_storage_shape(source.nbytes), mx.uint8)
+    source.read_into(memory, 0)
+    return HostBuffer(array, array.address, dtype, dims, source.nbytes)
+
+
+def _storage_shape(nbytes: int) -> tuple[int, ...]:
+    """One row where it fits: MLX's dimensions are 32-bit."""
+    row = math.gcd(nbytes, 1 << 20)
+    return (nbytes,) if nbytes < 1 << 31 else (nbytes // row, row)
+
+
+def _read_only(address: int, nbytes: int, owner: object) -> np.ndarray:
+    """A uint8 array over memory it cannot write to, not even by `setflags`; it keeps `owner` alive."""
+    if not nbytes:
+        return np.frombuffer(b"", np.uint8)
+    window = _from_memory(address, nbytes, _PYBUF_READ)
+    view = np.frombuffer(window, np.uint8).view(_OwnedBytes)
+    view.owner = owner
+    return view
+
+
+class _OwnedBytes(np.ndarray):
+    owner: object
+
+
+_PYBUF_READ = 0x100
+_from_memory: Callable[[int, int, int], memoryview] = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+)(("PyMemoryView_FromMemory", ctypes.pythonapi))
+
+
+def _dims(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(operator.index(dim) for dim in shape)
+
+
+def _expected_bytes(dims: tuple[int, ...], dtype: int) -> int | None:
+    """Bytes of an ONNX tensor; None where a negative dimension makes that meaningless."""
+    row = dtypes.ELEM_TYPES.get(dtype)
+    if row is None or not row.bits:
+        raise ValueError(f"{dtypes.name_of(dtype)} has no fixed element size; such initializers stay with ONNX Runtime")
+    return None if any(dim < 0 for dim in dims) else row.nbytes(math.prod(dims))
+
+
+def _check_bytes(nbytes: int, dims: tuple[int, ...], dtype: int) -> None:
+    expected = _expected_bytes(dims, dtype)
+    if expected != nbytes:
+        takes = "has a negative dimension" if expected is None else f"takes {expected} bytes"
+        raise ValueError(
+            f"{nbytes} bytes do not make up a {dtypes.name_of(dtype)} array of shape {list(dims)}, which {takes};"
+            " supply exactly the bytes of that shape and dtype"
+        )
