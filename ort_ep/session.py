@@ -77,7 +77,13 @@ def unregister() -> None:
                 f"{EP_NAME} is in use by {len(models)} session{'s' if len(models) > 1 else ''} "
                 f"({', '.join(models)}): delete {'them' if len(models) > 1 else 'it'} before unregistering"
             )
-        onnxruntime.unregister_execution_provider_library(EP_NAME)
+        try:
+            onnxruntime.unregister_execution_provider_library(EP_NAME)
+        except Exception as error:
+            raise RuntimeError(
+                f"{EP_NAME} was registered under a name of your own: give that name to "
+                "onnxruntime.unregister_execution_provider_library"
+            ) from error
 
 
 # ---------------------------------------------------------------- sessions
@@ -115,8 +121,13 @@ class InferenceSession(onnxruntime.InferenceSession):
             super().__init__(model, sess_options, providers=[(EP_NAME, texts), "CPUExecutionProvider"])
         else:
             settings = sess_options or onnxruntime.SessionOptions()
-            if not settings.has_providers():  # a SessionOptions that is used again has ours already
+            if not settings.has_providers():
                 settings.add_provider_for_devices(devices()[:1], texts)
+            elif texts:
+                raise ValueError(
+                    "these SessionOptions have been used, and onnxruntime 1.24 keeps the first session's provider "
+                    "options in them: pass new SessionOptions"
+                )
             super().__init__(model, settings)
         if strict:
             _refuse_cpu_nodes(self)
@@ -140,7 +151,8 @@ def _refuse_cpu_nodes(session: onnxruntime.InferenceSession) -> None:
     if declined:
         shown = "; ".join(f"{node.op_type} {node.name!r}: {node.reason}" for node in declined[:SHOWN])
         more = f"; and {len(declined) - SHOWN} more" if len(declined) > SHOWN else ""
-        raise StrictError(f"strict=True, but {len(declined)} nodes stay on the CPU: {shown}{more}")
+        count = "1 node stays" if len(declined) == 1 else f"{len(declined)} nodes stay"
+        raise StrictError(f"strict=True, but {count} on the CPU: {shown}{more}")
 
 
 def _checked(options: dict[str, object]) -> dict[str, str]:

@@ -168,6 +168,13 @@ def keyboard_interrupt(model: str) -> None:
 
 
 @case
+def interrupted_compute(model: str) -> None:
+    session = slow_compute(model, 3.0)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    run(session)
+
+
+@case
 def sigterm(model: str) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(5)

@@ -25,6 +25,7 @@ FAST = [
     "cycle_without_gc",
     "exception",
     "keyboard_interrupt",
+    "interrupted_compute",
     "run_in_atexit",
     "run_in_late_atexit",
     "daemons",
@@ -54,10 +55,17 @@ SLOW = [
 ]
 RACY = ["cycle_without_gc", "daemons", "daemon_in_1s_compute", "parallel_mode_daemons", "thread_pool", "run_async"]
 
-EXIT_CODE = {"exception": 1, "system_exit": 3, "keyboard_interrupt": -signal.SIGINT, "sigterm": -signal.SIGTERM}
+EXIT_CODE = {
+    "exception": 1,
+    "system_exit": 3,
+    "keyboard_interrupt": -signal.SIGINT,
+    "interrupted_compute": -signal.SIGINT,
+    "sigterm": -signal.SIGTERM,
+}
 STDERR = {
     "exception": r"Traceback .*RuntimeError: boom",
     "keyboard_interrupt": r"Traceback .*KeyboardInterrupt",
+    "interrupted_compute": r"Traceback .*KeyboardInterrupt",
     "atexit_error": r"Exception ignored in atexit callback.*ZeroDivisionError: [a-z ]+",
 }
 STDOUT = {

@@ -116,14 +116,18 @@ def test_names(script: Callable[..., str]) -> None:
         print(failing(ort.register_execution_provider_library, "another name", LIBRARY))
         assert len(devices()) == len(devices("SecondExecutionProvider")) == 1
         print(failing(ort.unregister_execution_provider_library, "another name"))
+        import ort_ep
+        assert ort_ep.register() == NAME and len(devices()) == 1
+        print(failing(ort_ep.unregister))
         ort.unregister_execution_provider_library("plain name")
         run(open_session("SecondExecutionProvider"))
         ort.register_execution_provider_library("another name", LIBRARY)
         run(open_session())
     """)
-    taken, doubled, unknown = out.splitlines()
+    taken, doubled, unknown, other = out.splitlines()
     assert "registered already" in taken or "already registered" in taken
     assert "an execution provider named MLXExecutionProvider is registered already; use it, unregister it" in doubled
+    assert "was registered under a name of your own" in other
     assert "another name" in unknown and "not registered" in unknown
 
 

@@ -1,0 +1,156 @@
+"""ort_ep's own way to make sessions: options, strict, reports, what stays alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import ort_ep
+from ort_ep import factory
+from ort_ep.options import OptionError
+
+X = np.array([[-2.0, 1.0]], np.float32)
+WORDS = np.array(["a", "B"])
+
+
+def serialized(text: str) -> bytes:
+    graph = onnx.parser.parse_graph(text)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+    return model.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def plain() -> bytes:
+    """Relu(x + 1)."""
+    return serialized("g (float[N, M] x) => (float[N, M] y) <float one = {1}> { t = Add(x, one) y = Relu(t) }")
+
+
+@pytest.fixture(scope="module")
+def mixed() -> bytes:
+    """The same, and beside it a node on strings, which MLX has none of."""
+    graph = onnx.parser.parse_graph(
+        "g (float[N, M] x, string[L] s) => (float[N, M] y, string[L] u) "
+        "<float one = {1}> { t = Add(x, one) y = Relu(t) u = StringConcat(s, s) }"
+    )
+    graph.node[2].name = "twice"
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    return model.SerializeToString()
+
+
+def by_name() -> bool:
+    return tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 25)
+
+
+def test_public_surface() -> None:
+    assert set(ort_ep.__all__) <= set(dir(ort_ep))
+    assert all(getattr(ort_ep, name) is not None for name in ort_ep.__all__)
+    assert (ort_ep.get_ep_name(), ort_ep.get_ep_names()) == (ort_ep.EP_NAME, [ort_ep.EP_NAME])
+    assert Path(ort_ep.get_library_path()).is_absolute()
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = ort_ep.nonsense
+
+
+def test_session(plain: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(plain)
+    for source in (plain, tmp_path / "m.onnx", str(tmp_path / "m.onnx")):
+        session = ort_ep.InferenceSession(source, strict=True, device="auto", verbose=True)
+        assert isinstance(session, onnxruntime.InferenceSession)
+        assert session.get_providers() == [ort_ep.EP_NAME, "CPUExecutionProvider"]
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], [[0, 2]])
+
+
+def test_own_settings(plain: bytes) -> None:
+    settings = onnxruntime.SessionOptions()
+    settings.logid = "mine"
+    first = ort_ep.InferenceSession(plain, settings)
+    second = ort_ep.InferenceSession(plain, settings)
+    for session in (first, second):
+        assert session.get_session_options().logid == "mine"
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], [[0, 2]])
+
+
+def test_session_options(plain: bytes) -> None:
+    settings = ort_ep.session_options(strict=True, partition="all")
+    session = onnxruntime.InferenceSession(plain, settings)
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], [[0, 2]])
+    assert ort_ep.claim_report(session).cpu_nodes == 0
+
+
+# ---------------------------------------------------------------- what stays on the CPU
+def test_report(mixed: bytes) -> None:
+    session = ort_ep.InferenceSession(mixed)
+    y, words = session.run(None, {"x": X, "s": WORDS})
+    np.testing.assert_array_equal(y, [[0, 2]])
+    assert words.tolist() == ["aa", "BB"]
+    nodes = {node.op_type: node for node in ort_ep.claim_report(session).nodes}
+    assert nodes["Add"].on_mlx and nodes["Relu"].on_mlx
+    assert not nodes["StringConcat"].on_mlx and nodes["StringConcat"].reason
+
+
+def test_report_of_plain_sessions(plain: bytes) -> None:
+    ort_ep.register()
+    settings = onnxruntime.SessionOptions()
+    settings.add_provider_for_devices(ort_ep.devices()[:1], {})
+    assert ort_ep.claim_report(onnxruntime.InferenceSession(plain, settings)).mlx_nodes == 2
+    if by_name():
+        session = onnxruntime.InferenceSession(plain, providers=[ort_ep.EP_NAME])
+        assert ort_ep.claim_report(session).mlx_nodes == 2
+    without = onnxruntime.InferenceSession(plain, providers=["CPUExecutionProvider"])
+    with pytest.raises(ValueError, match="this session has no MLXExecutionProvider"):
+        ort_ep.claim_report(without)
+
+
+def test_strict(mixed: bytes) -> None:
+    with pytest.raises(ort_ep.StrictError, match=r"1 node stays on the CPU: StringConcat 'twice': .+"):
+        ort_ep.InferenceSession(mixed, strict=True)
+    with pytest.raises(Exception, match="StringConcat"):
+        onnxruntime.InferenceSession(mixed, ort_ep.session_options(strict=True))
+
+
+# ---------------------------------------------------------------- wrong options
+def test_unknown_option(plain: bytes) -> None:
+    with pytest.raises(OptionError, match=r"unknown provider option 'devise'; did you mean 'device'\?"):
+        ort_ep.InferenceSession(plain, devise="cpu")
+    with pytest.raises(OptionError, match="provider option device is 'cpo'"):
+        ort_ep.session_options(device="cpo")
+
+
+def test_unknown_option_past_the_helpers(plain: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    ort_ep.register()
+    settings = onnxruntime.SessionOptions()
+    settings.add_provider_for_devices(ort_ep.devices()[:1], {"devise": "cpu"})
+    with pytest.raises(Exception, match=r"unknown provider option 'devise'; did you mean 'device'\?"):
+        onnxruntime.InferenceSession(plain, settings)
+    if by_name():
+        with pytest.raises(Exception, match="unknown provider option 'devise'"):
+            onnxruntime.InferenceSession(plain, providers=[(ort_ep.EP_NAME, {"devise": "cpu"})])
+    assert "Falling back" not in capfd.readouterr().out
+
+
+# ---------------------------------------------------------------- lives
+def test_nothing_outlives_a_session(plain: bytes) -> None:
+    gc.collect()
+    before = len(factory.live_providers())
+    session = ort_ep.InferenceSession(plain)
+    assert len(factory.live_providers()) == before + 1
+    ends = [weakref.ref(session), weakref.ref(factory.live_providers()[-1].provider)]
+    del session
+    assert len(factory.live_providers()) == before
+    gc.collect()
+    assert [end() for end in ends] == [None, None]
+
+
+def test_failed_sessions_leave_nothing(mixed: bytes) -> None:
+    gc.collect()
+    before = len(factory.live_providers())
+    for _ in range(3):
+        with pytest.raises(ort_ep.StrictError):
+            ort_ep.InferenceSession(mixed, strict=True)
+    gc.collect()
+    assert len(factory.live_providers()) == before
