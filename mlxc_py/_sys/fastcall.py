@@ -4,9 +4,10 @@
     call = fastcall.Caller(Array, on_error)
     call.mlx_softmax_axis(a, -1, True)      # a new Array; the stream may be left out
 
-Arguments are those of the C function without its result, positional: Arrays (None for an empty handle), numbers, a
-sequence of ints for each `const int*, size_t` pair (None for NULL), a sequence of Arrays for a vector, a value or None
-for optionals, str for text, the int handle of a stream. The GIL is held, as in mlx.core: what waits belongs to ctypes.
+Arguments are those of the C function without its result, positional: Arrays (None for an empty handle), numbers, an int
+or a sequence of ints for each pair of `const int*` and count (None for NULL), a sequence of Arrays for a vector, a value
+or None for optionals, str for text, an address or bytes for `void*`, the int handle of a stream. The GIL is held, as in
+mlx.core: what waits belongs to ctypes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _LETTERS = {
     "float": "f",
     "double": "d",
     "const char*": "z",
+    "void*": "p",
+    "const void*": "p",
+    "void (*)(void*)": "p",
     **dict.fromkeys(("int", "bool", "size_t", "uint64_t", "const int64_t*"), "i"),
 }
 # What native calls pass, the result's address included; Apple packs the stack by each argument's own size, and only its
@@ -39,13 +43,17 @@ _MOST_WORDS = 9 if sys.platform == "darwin" else 16
 def letters_of(signature: abi.Signature) -> str | None:
     """A letter per Python argument (see native/support/support.h) of a function that makes one array, else None."""
     types = [t for t, _ in signature.params]
-    if signature.result != "int" or types[:1] != ["mlx_array*"]:
+    if signature.result == "mlx_array":
+        letters = "="
+    elif signature.result == "int" and types[:1] == ["mlx_array*"]:
+        letters = ""
+        del types[0]
+    else:
         return None
-    letters = ""
-    rest = iter(types[1:])
+    rest = iter(types)
     for text in rest:
         enum = getattr(c, text, None)
-        if text == "const int*" and next(rest, None) == "size_t":
+        if text == "const int*" and next(rest, None) in ("size_t", "int"):
             letters += "n"
         elif text in _LETTERS:
             letters += _LETTERS[text]
@@ -92,6 +100,18 @@ class Caller:
         return bool(signature and letters_of(signature) is not None and not abi.unavailable(signature, load.library()))
 
 
+def reader(name: str, on_empty: Callable[[Any], Any]) -> Callable[[Any], int]:
+    """The callable for a C function that tells an integer about one array; `on_empty` gets released arrays."""
+    function = c.bind.resolve(c.FUNCTIONS[name])
+    return _reader(name, function, None, on_empty)
+
+
+def shape_reader(on_empty: Callable[[Any], Any]) -> Callable[[Any], tuple[int, ...]]:
+    """A callable that gives an array's shape; `on_empty` gets released arrays."""
+    shape, ndim = (c.bind.resolve(c.FUNCTIONS[name]) for name in ("mlx_array_shape", "mlx_array_ndim"))
+    return _reader("mlx_array_shape", shape, ndim, on_empty)
+
+
 def _signature(name: str) -> abi.Signature | None:
     return c.FUNCTIONS.get(name) or c.OLDER_FORMS.get(name)
 
@@ -113,9 +133,10 @@ NATIVE = _native()
 if TYPE_CHECKING or not NATIVE:
     from mlxc_py._sys.plaincall import Handle, current_stream, forget_streams, set_resolver, set_stream
 
-    _bind = plaincall.bind
+    _bind, _reader = plaincall.bind, plaincall.reader
 else:
     _new_binding = support.function("mlxc_support_bind", py_object, c_char_p, c_void_p, c_char_p, py_object, py_object)
+    _new_reader = support.function("mlxc_support_reader", py_object, c_char_p, c_void_p, c_void_p, c_int, py_object)
     Handle = support.function("mlxc_support_handle_type", py_object, c_void_p)(_function("mlx_array_free"))
     support.function("mlxc_support_vectors", None, c_void_p, c_void_p)(
         _function("mlx_vector_array_new_data"), _function("mlx_vector_array_free")
@@ -128,12 +149,18 @@ else:
     def _bind(
         name: str, function: Any, letters: str, result: type[Any], on_error: Callable[[str], object]
     ) -> Callable[..., Any]:
-        words = 1 + len(letters) + letters.count("n") - letters.count("f") - letters.count("d")
+        words = len(letters) + letters.count("n") - letters.count("f") - letters.count("d") + ("=" not in letters)
         if words > _MOST_WORDS:
             return plaincall.bind(name, function, letters, result, on_error, current_stream)
         address = cast(function, c_void_p)
         bound: Callable[..., Any] = _new_binding(name.encode(), address, letters.encode(), result, on_error)
         return bound
+
+    def _reader(name: str, function: Any, count: Any, on_empty: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        wide = function.restype is c_size_t
+        where = [None if f is None else cast(f, c_void_p) for f in (function, count)]
+        made: Callable[[Any], Any] = _new_reader(name.encode(), *where, wide, on_empty)
+        return made
 
 
 __all__ = [
@@ -143,6 +170,8 @@ __all__ = [
     "current_stream",
     "forget_streams",
     "letters_of",
+    "reader",
     "set_resolver",
     "set_stream",
+    "shape_reader",
 ]

@@ -6,13 +6,11 @@ import operator
 import threading
 from array import array as numbers
 from collections.abc import Callable
-from ctypes import addressof, byref, c_size_t
+from ctypes import byref, c_int, c_size_t
 from typing import Any, Self
 
 from mlxc_py._sys import abi
 from mlxc_py._sys import mlx as c
-
-_OPTIONALS = {"o": abi.optional_int, "g": abi.optional_float}
 
 
 class Handle:
@@ -34,6 +32,9 @@ class Handle:
 class _Mine(threading.local):
     stream = 0
     epoch = 0  # 0: pinned
+
+    def __init__(self) -> None:
+        self.slot = (c_size_t * 1)()
 
 
 _mine = _Mine()
@@ -73,7 +74,7 @@ def bind(
     name: str,
     function: Any,
     letters: str,
-    result: type[Any],
+    result: Any,
     on_error: Callable[[str], object],
     stream: Callable[[], int] = current_stream,
 ) -> Callable[..., Any]:
@@ -81,56 +82,125 @@ def bind(
 
     `function` has its ctypes types set; `stream` is asked for what a call without one uses.
     """
+    by_value, letters = letters.startswith("="), letters.removeprefix("=")
     fewest = len(letters) - letters.endswith("s")
+    converters = [_CONVERTERS[letter] for letter in letters]
 
     def call(*args: Any) -> Any:
         if not fewest <= len(args) <= len(letters):
             raise TypeError(f"{name} takes {len(letters)} arguments, {len(args)} given")
-        if len(args) < len(letters):
-            args = (*args, None)
         words: list[Any] = []
         kept: list[Any] = []
-        made = c_size_t()
         try:
-            for position, (letter, value) in enumerate(zip(letters, args, strict=True)):
-                words += _words(f"{name}: argument {position + 1} must be", letter, value, result, stream, kept)
-            failed = function(byref(made), *words)
+            for position, (convert, value) in enumerate(zip(converters, args, strict=False)):
+                if wanted := convert(value, result, words, kept):
+                    raise TypeError(f"{name}: argument {position + 1} must be {wanted}")
+            if letters.endswith("s"):
+                words[fewest_words:] = [(words[-1] if len(args) > fewest else 0) or stream()]
+            if by_value:
+                handle = function(*words)
+            else:
+                made = c_size_t()
+                handle = 0 if function(byref(made), *words) else made.value
         finally:
             for vector in (k for k in kept if isinstance(k, int)):
                 c.mlx_vector_array_free(vector)
-        if failed:
+        return finish(handle)
+
+    def finish(handle: int) -> Any:
+        if not handle:
             on_error(name)
             raise RuntimeError(name)
         array = result.__new__(result)
-        array.handle = made.value
+        array.handle = handle
         return array
 
-    return call
+    fewest_words = fewest + letters.count("n")
+    if letters not in ("as", "aas"):
+        return call
+
+    # Most operators: one or two arrays. Result slots are per thread, because ctypes drops the GIL inside a call.
+    def on_one(a: Any, s: Any = None) -> Any:
+        if not isinstance(a, result):
+            return call(a, s)
+        slot = _mine.slot
+        slot[0] = 0
+        return finish(0 if function(slot, a.handle, s or stream()) else slot[0])
+
+    def on_two(a: Any, b: Any, s: Any = None) -> Any:
+        if not isinstance(a, result) or not isinstance(b, result):
+            return call(a, b, s)
+        slot = _mine.slot
+        slot[0] = 0
+        return finish(0 if function(slot, a.handle, b.handle, s or stream()) else slot[0])
+
+    chosen = on_one if letters == "as" else on_two
+    chosen.__name__ = chosen.__qualname__ = name
+    return chosen
 
 
-def _words(
-    where: str, letter: str, value: Any, result: type[Any], stream: Callable[[], int], kept: list[Any]
-) -> list[Any]:
-    if letter == "a":
-        if value is not None and not isinstance(value, result):
-            raise TypeError(f"{where} an array")
-        return [0 if value is None else value.handle]
-    if letter == "s":
-        return [value or stream()]
-    if letter == "n":
-        if value is None:
-            return [0, 0]
-        ints = numbers("i", value)
-        kept.append(ints)
-        return [ints.buffer_info()[0], len(ints)]
-    if letter == "v":
-        if not all(isinstance(item, result) for item in value):
-            raise TypeError(f"{where} a sequence of arrays")
-        handles = (c_size_t * len(value))(*(item.handle for item in value))
-        kept.append(c.mlx_vector_array_new_data(addressof(handles), len(value)))
-        return [kept[-1]]
-    if letter == "z":
-        return [None if value is None else value.encode()]
-    if letter in _OPTIONALS:
-        return [_OPTIONALS[letter](value)]
-    return [float(value) if letter in "fd" else operator.index(value)]
+def reader(name: str, function: Any, count: Any, on_empty: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """See fastcall.reader and fastcall.shape_reader."""
+
+    def read(array: Any) -> Any:
+        if not isinstance(array, Handle):
+            raise TypeError(f"{name} takes an array")
+        if not array.handle:
+            return on_empty(array)
+        if count is None:
+            return function(array.handle)
+        n = count(array.handle)
+        return tuple((c_int * n).from_address(function(array.handle))) if n else ()
+
+    return read
+
+
+# ---------------------------------------------------------------- arguments: words appended; what was wanted, if wrong
+def _array(value: Any, result: type[Any], words: list[Any], kept: list[Any]) -> str | None:
+    if value is not None and not isinstance(value, result):
+        return "an array"
+    words.append(0 if value is None else value.handle)
+    return None
+
+
+def _ints(value: Any, result: type[Any], words: list[Any], kept: list[Any]) -> str | None:
+    if value is None:
+        words += (0, 0)
+        return None
+    ints = numbers("i", (value,) if isinstance(value, int) else value)
+    kept.append(ints)
+    words += ints.buffer_info()
+    return None
+
+
+def _vector(value: Any, result: type[Any], words: list[Any], kept: list[Any]) -> str | None:
+    items = tuple(value)
+    if not all(isinstance(item, result) for item in items):
+        return "a sequence of arrays"
+    handles = (c_size_t * len(items))(*(item.handle for item in items))
+    kept.append(c.mlx_vector_array_new_data(handles, len(items)))
+    words.append(kept[-1])
+    return None
+
+
+def _plain(convert: Callable[[Any], Any]) -> Callable[..., None]:
+    return lambda value, result, words, kept: words.append(convert(value))
+
+
+def _address(value: Any) -> Any:
+    return value if value is None or isinstance(value, bytes) else operator.index(value)
+
+
+_CONVERTERS: dict[str, Callable[..., str | None]] = {
+    "a": _array,
+    "n": _ints,
+    "v": _vector,
+    "i": _plain(operator.index),
+    "o": _plain(abi.optional_int),
+    "g": _plain(abi.optional_float),
+    "f": _plain(float),
+    "d": _plain(float),
+    "p": _plain(_address),
+    "s": _plain(lambda value: value or 0),
+    "z": _plain(lambda value: None if value is None else value.encode()),
+}

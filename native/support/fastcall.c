@@ -46,12 +46,13 @@ typedef struct {
 
 typedef struct {
   const char *name;
-  Object *(*function)(Object *self, Object *const *args, Ssize n);
+  void *function;
   int flags;
   const char *doc;
 } MethodDef;
 
-enum { T_ULONGLONG = 18, TP_DEALLOC = 52, TP_DOC = 56, TP_MEMBERS = 72, TP_FREE = 74, BASETYPE = 1 << 10, METH_FASTCALL = 0x80 };
+enum { TP_DEALLOC = 52, TP_DOC = 56, TP_MEMBERS = 72, TP_FREE = 74 };
+enum { T_ULONGLONG = 18, BASETYPE = 1 << 10, METH_O = 0x8, METH_FASTCALL = 0x80 };
 
 #define CPYTHON(X)                                                                      \
   X(Object *, PyType_FromSpec, (TypeSpec *))                                            \
@@ -63,8 +64,12 @@ enum { T_ULONGLONG = 18, TP_DEALLOC = 52, TP_DOC = 56, TP_MEMBERS = 72, TP_FREE 
   X(void *, PyCapsule_GetPointer, (Object *, const char *))                             \
   X(unsigned long long, PyLong_AsUnsignedLongLongMask, (Object *))                      \
   X(long, PyLong_AsLong, (Object *))                                                    \
+  X(Object *, PyLong_FromSize_t, (size_t))                                              \
+  X(const char *, PyBytes_AsString, (Object *))                                         \
   X(double, PyFloat_AsDouble, (Object *))                                               \
   X(const char *, PyUnicode_AsUTF8AndSize, (Object *, Ssize *))                         \
+  X(Object *, PyTuple_New, (Ssize))                                                     \
+  X(int, PyTuple_SetItem, (Object *, Ssize, Object *))                                  \
   X(Ssize, PySequence_Size, (Object *))                                                 \
   X(Object *, PySequence_GetItem, (Object *, Ssize))                                    \
   X(Object *, PyObject_CallFunction, (Object *, const char *, ...))                     \
@@ -80,9 +85,11 @@ static struct {
   CPYTHON(MEMBER)
   Object **TypeError, **OverflowError, **RuntimeError;
   Object *None;
+  Type *PyLong_Type, *PyBytes_Type;
 } py;
 static int ready;
 
+static Type *handle_type;
 static int (*release_array)(void *);
 static void *(*new_vector)(const void *const *, size_t);
 static int (*release_vector)(void *);
@@ -96,14 +103,16 @@ static Object *resolver;
 
 enum { WORDS = 16, DOUBLES = 4, INTS = 96, ITEMS = 64 };
 
+// A bound function of mlx-c that makes one array.
 typedef struct {
   const char *name;
   void (*function)(void);
   Type *result;
   Object *on_error;
   MethodDef method;
-  int n;          // Python arguments
-  int streams;    // 1 if the last of them is a stream
+  int n;         // Python arguments
+  int streams;   // 1 if the last of them is a stream
+  int by_value;  // whether it returns the array itself, empty where it failed
   char signature[WORDS + 1];
 } Binding;
 
@@ -125,6 +134,8 @@ int mlxc_support_python(size_t object_size) {
   if (!(py.TypeError = dlsym(RTLD_DEFAULT, "PyExc_TypeError")) ||
       !(py.OverflowError = dlsym(RTLD_DEFAULT, "PyExc_OverflowError")) ||
       !(py.RuntimeError = dlsym(RTLD_DEFAULT, "PyExc_RuntimeError")) ||
+      !(py.PyLong_Type = dlsym(RTLD_DEFAULT, "PyLong_Type")) ||
+      !(py.PyBytes_Type = dlsym(RTLD_DEFAULT, "PyBytes_Type")) ||
       !(py.None = dlsym(RTLD_DEFAULT, "_Py_NoneStruct")))
     return -1;
   ready = 1;
@@ -184,9 +195,10 @@ void *mlxc_support_handle_type(int (*release)(void *)) {
       {0, NULL},
   };
   static TypeSpec spec = {"mlxc_py._sys.support.Handle", sizeof(Handle), 0, BASETYPE, slots};
-  if (!ready) return NULL;
   release_array = release;
-  return py.PyType_FromSpec(&spec);
+  if (!handle_type) handle_type = (Type *)py.PyType_FromSpec(&spec);
+  if (handle_type) py.Py_IncRef((Object *)handle_type);
+  return handle_type;
 }
 
 static int is_array(const Binding *f, Object *o) {
@@ -198,59 +210,69 @@ static int wrong(const Binding *f, int position, const char *wanted) {
   return -1;
 }
 
+static int add_int(const Binding *f, Call *c, int position, Object *o) {
+  long value = py.PyLong_AsLong(o);
+  if (value == -1 && py.PyErr_Occurred()) return -1;
+  if (value != (int)value) {
+    const char *text = "%s: %ld in argument %d does not fit a 32-bit integer";
+    py.PyErr_Format(*py.OverflowError, text, f->name, value, position + 1);
+    return -1;
+  }
+  if (c->used == INTS) return wrong(f, position, "a shorter sequence of integers");
+  c->ints[c->used++] = (int)value;
+  return 0;
+}
+
 static int add_ints(const Binding *f, Call *c, int position, Object *o) {
-  if (o == py.None) {
-    c->word[c->words++] = 0;
-    c->word[c->words++] = 0;
-    return 0;
-  }
-  Ssize n = py.PySequence_Size(o);
-  if (n < 0) return -1;
-  if (n > INTS - c->used) return wrong(f, position, "a shorter sequence of integers");
-  int *values = c->ints + c->used;
-  for (Ssize i = 0; i < n; i++) {
-    Object *item = py.PySequence_GetItem(o, i);
-    if (!item) return -1;
-    long value = py.PyLong_AsLong(item);
-    py.Py_DecRef(item);
-    if (value == -1 && py.PyErr_Occurred()) return -1;
-    if (value != (int)value) {
-      py.PyErr_Format(*py.OverflowError, "%s: %ld in argument %d does not fit a 32-bit integer", f->name, value, position + 1);
-      return -1;
+  int start = c->used;
+  if (o != py.None) {
+    if (py.PyType_IsSubtype(o->type, py.PyLong_Type)) {
+      if (add_int(f, c, position, o)) return -1;
+    } else {
+      Ssize n = py.PySequence_Size(o);
+      if (n < 0) return -1;
+      for (Ssize i = 0; i < n; i++) {
+        Object *item = py.PySequence_GetItem(o, i);
+        if (!item) return -1;
+        int failed = add_int(f, c, position, item);
+        py.Py_DecRef(item);
+        if (failed) return -1;
+      }
     }
-    values[i] = (int)value;
   }
-  c->used += (int)n;
-  c->word[c->words++] = (uint64_t)(uintptr_t)values;
-  c->word[c->words++] = (uint64_t)n;
+  c->word[c->words++] = o == py.None ? 0 : (uint64_t)(uintptr_t)(c->ints + start);
+  c->word[c->words++] = (uint64_t)(c->used - start);
   return 0;
 }
 
 static int add_vector(const Binding *f, Call *c, int position, Object *o) {
-  const void *few[ITEMS];
+  Object *few[ITEMS];
+  const void *few_handles[ITEMS];
   Ssize n = py.PySequence_Size(o);
   if (n < 0) return -1;
-  const void **items = n <= ITEMS ? few : malloc((size_t)n * sizeof *items);
-  if (!items) {
-    py.PyErr_NoMemory();
-    return -1;
-  }
-  Ssize i = 0;
-  for (; i < n; i++) {
-    Object *item = py.PySequence_GetItem(o, i);
-    if (!item) break;
-    int good = is_array(f, item);
-    items[i] = good ? ((Handle *)item)->handle : NULL;
-    py.Py_DecRef(item);  // the sequence still holds it, and mlx copies the handle's array below, under the GIL
-    if (!good) {
-      wrong(f, position, "a sequence of arrays");
+  Object **items = n <= ITEMS ? few : malloc((size_t)n * sizeof *items);
+  const void **handles = n <= ITEMS ? few_handles : malloc((size_t)n * sizeof *handles);
+  Ssize held = 0;
+  int status = items && handles ? 0 : -1;
+  if (status) py.PyErr_NoMemory();
+  while (!status && held < n) {
+    Object *item = py.PySequence_GetItem(o, held);
+    if (!item) {
+      status = -1;
       break;
     }
+    items[held++] = item;
+    if (is_array(f, item))
+      handles[held - 1] = ((Handle *)item)->handle;
+    else
+      status = wrong(f, position, "a sequence of arrays");
   }
-  if (i == n) c->vector = new_vector(items, (size_t)n);
+  if (!status) c->vector = new_vector(handles, (size_t)n);
+  while (held) py.Py_DecRef(items[--held]);
   if (items != few) free(items);
+  if (handles != few_handles) free(handles);
   c->word[c->words++] = (uint64_t)(uintptr_t)c->vector;
-  return i == n ? 0 : -1;
+  return status;
 }
 
 static int add_argument(const Binding *f, Call *c, int position, Object *o) {
@@ -301,6 +323,16 @@ static int add_argument(const Binding *f, Call *c, int position, Object *o) {
         memcpy(&c->number[c->numbers++], &(uint64_t){bits}, sizeof(double));
       return 0;
     }
+    case 'p': {
+      if (py.PyType_IsSubtype(o->type, py.PyBytes_Type)) {
+        c->word[c->words++] = (uint64_t)(uintptr_t)py.PyBytes_AsString(o);
+        return 0;
+      }
+      uint64_t address = o == py.None ? 0 : py.PyLong_AsUnsignedLongLongMask(o);
+      if (address == UINT64_MAX && py.PyErr_Occurred()) return -1;
+      c->word[c->words++] = address;
+      return 0;
+    }
     case 'z': {
       const char *text = o == py.None ? NULL : py.PyUnicode_AsUTF8AndSize(o, NULL);
       if (!text && o != py.None) return -1;
@@ -316,29 +348,32 @@ static int add_argument(const Binding *f, Call *c, int position, Object *o) {
   }
 }
 
-typedef int (*Few)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
-typedef int (*FewFloat)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, double, double, double, double);
-typedef int (*Many)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                    uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, double, double, double, double);
+typedef uint64_t W;
+typedef uintptr_t (*Few)(W, W, W, W, W, W, W, W);
+typedef uintptr_t (*FewFloat)(W, W, W, W, W, W, W, W, double, double, double, double);
+typedef uintptr_t (*Many)(W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, double, double, double, double);
 
-// Arguments beyond a function's own are ignored by it: the caller clears the stack in every ABI served here.
-static int invoke(void (*function)(void), const Call *c) {
-  const uint64_t *w = c->word;
+// Arguments beyond a function's own are ignored by it: the caller clears the stack in every ABI served here. An int
+// result is the low half of the register.
+static uintptr_t invoke(void (*function)(void), const Call *c) {
+  const W *w = c->word;
   const double *d = c->number;
   if (c->words > 8)
-    return ((Many)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13], w[14],
-                            w[15], d[0], d[1], d[2], d[3]);
+    return ((Many)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13],
+                            w[14], w[15], d[0], d[1], d[2], d[3]);
   if (c->numbers) return ((FewFloat)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], d[0], d[1], d[2], d[3]);
   return ((Few)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
 }
 
-static Object *finish(const Binding *f, const Call *c, void *const *made) {
-  if (!invoke(f->function, c)) {
+static Object *finish(const Binding *f, const Call *c, void *const *out) {
+  uintptr_t returned = invoke(f->function, c);
+  if (f->by_value ? returned != 0 : (int)returned == 0) {
+    void *made = f->by_value ? (void *)returned : *out;
     Handle *result = (Handle *)py.PyType_GenericAlloc(f->result, 0);
     if (result)
-      result->handle = *made;
+      result->handle = made;
     else
-      release_array(*made);
+      release_array(made);
     return (Object *)result;
   }
   Object *unexpected = py.PyObject_CallFunction(f->on_error, "s", f->name);
@@ -359,7 +394,7 @@ static Object *call(Object *self, Object *const *args, Ssize n) {
   memset(c.number, 0, sizeof c.number);
   c.words = c.numbers = c.used = 0;
   c.vector = NULL;
-  c.word[c.words++] = (uint64_t)(uintptr_t)&made;
+  if (!f->by_value) c.word[c.words++] = (uint64_t)(uintptr_t)&made;
   int status = 0;
   for (int i = 0; i < n && !status; i++) status = add_argument(f, &c, i, args[i]);
   if (!status && f->streams) {
@@ -372,10 +407,20 @@ static Object *call(Object *self, Object *const *args, Ssize n) {
   return result;
 }
 
+// A builtin function whose self is a capsule of `state`.
+static Object *callable(MethodDef *method, void *state) {
+  Object *capsule = py.PyCapsule_New(state, NULL, NULL);
+  if (!capsule) return NULL;
+  Object *function = py.PyCFunction_NewEx(method, capsule, NULL);
+  py.Py_DecRef(capsule);
+  return function;
+}
+
 void *mlxc_support_bind(const char *name, void (*function)(void), const char *signature, void *result, void *on_error) {
-  if (!ready) return NULL;
+  int by_value = *signature == '=';
+  signature += by_value;
   size_t length = strlen(signature);
-  int words = 1, numbers = 0;
+  int words = !by_value, numbers = 0;
   for (const char *s = signature; *s; s++) {
     numbers += *s == 'f' || *s == 'd';
     words += *s == 'n' ? 2 : *s != 'f' && *s != 'd';
@@ -394,14 +439,48 @@ void *mlxc_support_bind(const char *name, void (*function)(void), const char *si
   f->result = result;
   f->on_error = on_error;
   f->n = (int)length;
+  f->by_value = by_value;
   f->streams = length && signature[length - 1] == 's';
   memcpy(f->signature, signature, length + 1);
-  f->method = (MethodDef){f->name, call, METH_FASTCALL, NULL};
+  f->method = (MethodDef){f->name, (void *)call, METH_FASTCALL, NULL};
   py.Py_IncRef(result);
   py.Py_IncRef(on_error);
-  Object *capsule = py.PyCapsule_New(f, NULL, NULL);
-  if (!capsule) return NULL;
-  Object *callable = py.PyCFunction_NewEx(&f->method, capsule, NULL);
-  py.Py_DecRef(capsule);
-  return callable;
+  return callable(&f->method, f);
+}
+
+// A bound function of mlx-c that reads a property of one array.
+typedef struct {
+  void *function;
+  size_t (*count)(void *);
+  int wide;
+  Object *on_empty;
+  MethodDef method;
+} Reader;
+
+static Object *read_one(Object *self, Object *array) {
+  const Reader *r = py.PyCapsule_GetPointer(self, NULL);
+  if (!py.PyType_IsSubtype(array->type, handle_type)) {
+    py.PyErr_Format(*py.TypeError, "%s takes an array", r->method.name);
+    return NULL;
+  }
+  void *handle = ((Handle *)array)->handle;
+  if (!handle) return py.PyObject_CallFunction(r->on_empty, "O", array);
+  if (!r->count) {
+    if (r->wide) return py.PyLong_FromSize_t(((size_t(*)(void *))r->function)(handle));
+    return py.PyLong_FromSize_t(((unsigned (*)(void *))r->function)(handle));
+  }
+  Ssize n = (Ssize)r->count(handle);
+  const int *sizes = ((const int *(*)(void *))r->function)(handle);
+  Object *shape = py.PyTuple_New(n);
+  for (Ssize i = 0; shape && i < n; i++) py.PyTuple_SetItem(shape, i, py.PyLong_FromSize_t((size_t)sizes[i]));
+  return shape;
+}
+
+void *mlxc_support_reader(const char *name, void *function, size_t (*count)(void *), int wide, void *on_empty) {
+  Reader *r = calloc(1, sizeof *r);
+  if (!r) return py.PyErr_NoMemory();
+  MethodDef method = {strdup(name), (void *)read_one, METH_O, NULL};
+  *r = (Reader){function, count, wide, on_empty, method};
+  py.Py_IncRef(on_empty);
+  return callable(&r->method, r);
 }

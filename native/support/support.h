@@ -39,14 +39,21 @@ MLXC_SUPPORT_API size_t mlxc_support_drain(uint64_t *tokens, size_t n);
 
 // Once per process: finds CPython's functions. 0, or -1 on a CPython whose object layout this does not know.
 MLXC_SUPPORT_API int mlxc_support_python(size_t object_size);
-// The type `Handle` whose objects own one mlx_array each; `release` is mlx_array_free. New reference or NULL.
+// The type `Handle` whose objects own one mlx_array each; `release` is mlx_array_free. One type per process.
+// This and all below need mlxc_support_python first; objects are new references, or NULL with an exception.
 MLXC_SUPPORT_API void *mlxc_support_handle_type(int (*release)(void *));
 // A callable for an mlx-c function `int f(mlx_array* res, ...)`; `signature` has one letter per argument after res:
-//   a array or None   v sequence of arrays   n sequence of ints or None (two C arguments)   i integer, bool, enum
-//   o optional int    g optional float       f float    d double    z str or None           s stream (last, may lack)
-// It returns a new `result` object, or calls on_error(name), which must raise. NULL with an exception on failure.
+//   a array or None   v sequence of arrays   n int, sequence of ints or None (two C arguments)   i integer, bool, enum
+//   o optional int    g optional float       f float    d double    z str or None   p address, bytes or None
+//   s stream (last, may lack)
+// For a function `mlx_array f(...)` it starts with `=`. The callable returns a new `result` object, or calls
+// on_error(name), which must raise.
 MLXC_SUPPORT_API void *mlxc_support_bind(const char *name, void (*function)(void), const char *signature, void *result,
                                          void *on_error);
+// A callable of one Handle: function(array) as an int (`wide`: a size_t, else an int), or, with `count`, the tuple of
+// that many ints at function(array). For a released array it is on_empty(handle object), which should raise.
+MLXC_SUPPORT_API void *mlxc_support_reader(const char *name, void *function, size_t (*count)(void *), int wide,
+                                           void *on_empty);
 // What sequences of arrays are packed with: mlx_vector_array_new_data and mlx_vector_array_free.
 MLXC_SUPPORT_API void mlxc_support_vectors(void *(*create)(const void *const *, size_t), int (*release)(void *));
 // What calls use that name no stream, per thread. A stream set here holds until it is set again, or, unless pinned,

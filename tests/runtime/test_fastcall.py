@@ -52,6 +52,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     else:
         chosen = Way(plaincall, plaincall.bind)
         monkeypatch.setattr(fastcall, "_bind", plaincall.bind)
+        monkeypatch.setattr(fastcall, "_reader", plaincall.reader)
     stream = c.mlx_default_cpu_stream_new()
     chosen.module.set_stream(stream, True)
     yield chosen
@@ -93,6 +94,12 @@ def test_each_kind_of_argument_arrives(call: Any) -> None:
         (call.mlx_sum_axis(a, -1, True), host.sum(-1, keepdims=True)),
         (call.mlx_sum_axes(a, (0, 2), False), host.sum((0, 2))),
         (call.mlx_sum_axes(a, [np.int64(0), 2], False), host.sum((0, 2))),
+        (call.mlx_reshape(a, 24), host.reshape(24)),
+        (call.mlx_array_new_data(host.tobytes(), host.shape, c.MLX_FLOAT32), host),
+        (call.mlx_array_new_data(host.ctypes.data, [24], c.MLX_FLOAT32), host.reshape(24)),
+        (call.mlx_array_new_data(None, (0, 3), c.MLX_FLOAT32), np.zeros((0, 3))),
+        (call.mlx_array_new_float(1.5), np.array(1.5)),
+        (call.mlx_array_new_int(-3), np.array(-3)),
         (call.mlx_transpose_axes(a, (2, 0, 1)), host.transpose(2, 0, 1)),
         (call.mlx_slice(a, (0, 1, 3), (2, 3, -5), (1, 1, -2)), host[0:2, 1:3, 3::-2]),
         (call.mlx_concatenate_axis([a, a, a], 1), np.concatenate([host] * 3, 1)),
@@ -147,10 +154,12 @@ def test_a_call_with_many_arguments_arrives(call: Any, most: int, monkeypatch: p
     ("name", "arguments", "error", "text"),
     [
         ("mlx_add", ("a", 2.0), TypeError, "mlx_add: argument 2 must be an array"),
-        ("mlx_add", ("a",), TypeError, "mlx_add takes 3 arguments, 1 given"),
-        ("mlx_add", ("a", "a", None, None), TypeError, "mlx_add takes 3 arguments, 4 given"),
+        ("mlx_add", ("a",), TypeError, "^mlx_add.*1 "),
+        ("mlx_add", ("a", "a", None, None), TypeError, "^mlx_add.* 4 "),
         ("mlx_reshape", ("a", (5, 5)), Failure, "mlx_reshape: .*Cannot reshape array of size 24"),
-        ("mlx_reshape", ("a", 24), TypeError, None),
+        ("mlx_reshape", ("a", 24.0), TypeError, None),
+        ("mlx_array_new_data", ("a", (1,), 10), TypeError, None),
+        ("mlx_array_new_data", (b"", (2,), 999), Failure, "mlx_array_new_data"),
         ("mlx_reshape", ("a", (2.5,)), TypeError, None),
         ("mlx_reshape", ("a", (1 << 40,)), OverflowError, None),
         ("mlx_sum_axis", ("a", "one", False), TypeError, None),
@@ -188,6 +197,37 @@ def test_an_on_error_that_does_not_raise_still_ends_in_an_exception(way: Way) ->
     with pytest.raises(RuntimeError, match="mlx_reshape"):
         call.mlx_reshape(a, (5,))
     assert load.take_error() is not None
+
+
+def test_properties_are_read_and_released_arrays_handed_back(call: Any, way: Way) -> None:
+    a, _ = arange(call, 2, 3, 4)
+    seen: list[Any] = []
+    shape, size, dtype = (
+        fastcall.shape_reader(seen.append),
+        fastcall.reader("mlx_array_size", seen.append),
+        fastcall.reader("mlx_array_dtype", seen.append),
+    )
+    assert (shape(a), size(a), dtype(a)) == ((2, 3, 4), 24, c.MLX_FLOAT32)
+    assert shape(call.mlx_array_new_float(1.0)) == ()
+    assert shape(call.mlx_ones((0, 5), c.MLX_BOOL)) == (0, 5)
+    empty = way.Array()
+    assert (shape(empty), size(empty), seen) == (None, None, [empty, empty])
+    with pytest.raises(TypeError, match="mlx_array_size takes an array"):
+        size(3)
+
+
+def test_a_sequence_that_makes_its_arrays_on_demand_works(call: Any) -> None:
+    class Made:
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, i: int) -> Any:
+            if i >= 100:
+                raise IndexError
+            return arange(call, 1, 1000)[0]
+
+    joined = numpy_of(call, call.mlx_concatenate_axis(Made(), 0))
+    np.testing.assert_array_equal(joined, np.tile(np.arange(1000), (100, 1)))
 
 
 def test_unknown_and_unsuitable_functions_say_so(call: Any) -> None:
