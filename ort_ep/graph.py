@@ -46,6 +46,8 @@ class Initializer:
 
     def view(self) -> np.ndarray[Any, Any]:
         """The content as a read-only array; over ORT's memory it is valid only during the current callback."""
+        if self.address < 0:
+            raise RuntimeError("an initializer's content can be read only while its graph is claimed or compiled")
         if self.array is not None:
             return self.array
         if not self.nbytes:
@@ -143,6 +145,15 @@ class Graph:
     ir_version: int = 0
     parent_node: str | None = None
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def forget_memory(self) -> None:
+        """The callback that delivered the graph ends: ORT's memory may go, and reading it becomes an error."""
+        for value in self.values:
+            if value.initializer is not None and value.initializer.array is None:
+                value.initializer.address = -1
+        for node in self.nodes:
+            for body in node.bodies.values():
+                body.forget_memory()
 
     def outer(self) -> Iterator[Value]:
         """Values that come from an enclosing graph."""

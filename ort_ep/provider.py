@@ -15,12 +15,13 @@ from ort_ep.logger import Logger, Severity
 from ort_ep.options import OptionError, Options
 from ort_ep.plan import Plan, Slot
 from ort_ep.registry import REGISTRY, Registry
-from ort_ep.report import ClusterReport, Report
+from ort_ep.report import ClaimReport, ClusterReport
 from ort_ep.runtime import Compute
 from ort_ep.streams import PooledStream
 
 # ORT names a fused node's op type after the provider that made it; such a node is done, whoever did it.
 FUSED_MARK = "ExecutionProvider_"
+KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")
 
 
 class StrictError(RuntimeError):
@@ -43,7 +44,7 @@ class Provider:
         *,
         registry: Registry = REGISTRY,
     ) -> None:
-        self.report = Report()
+        self.report = ClaimReport()
         self._logger = Logger(logger)
         self._registry = registry
         self._computes: list[Compute] = []
@@ -70,8 +71,9 @@ class Provider:
             clusters, verdicts = _without_unpaid(clusters, verdicts)
         declined = [(v.node, v.reason) for v in verdicts if v.reason and FUSED_MARK not in v.node.op_type]
         self.report.offered(graph, declined)
-        if declined and self._options.strict and not graph.parent_node:
-            self._error = StrictError(_strict_text(declined))
+        final = [(node, reason) for node, reason in declined if not _is_model_function(node)]
+        if final and self._options.strict and not graph.parent_node:
+            self._error = StrictError(_strict_text(final))
             return [[0]]
         self._log_declined(declined)
         return clusters
@@ -93,6 +95,7 @@ class Provider:
         try:
             built = self._plan(graph)
             engine: Engine = EagerEngine(built)
+            graph.forget_memory()
         except Exception as error:
             if self._options.on_compute_error == "raise":
                 raise
@@ -170,6 +173,11 @@ def _without_unpaid(clusters: list[list[int]], verdicts: list[Verdict]) -> tuple
             for position in cluster:
                 verdicts[position] = Verdict(verdicts[position].node, reason=reason)
     return kept, verdicts
+
+
+def _is_model_function(node: Node) -> bool:
+    """Whether ORT will inline the node and ask again; no other node has a domain that nobody defines."""
+    return not node.domain.startswith(KNOWN_DOMAINS) and node.domain != ""
 
 
 def _strict_text(declined: Sequence[tuple[Node, str]]) -> str:

@@ -46,7 +46,7 @@ class ClusterReport:
 
 
 @dataclass(slots=True)
-class Report:
+class ClaimReport:
     """Filled while the session is made and when runs fail; safe to read from any thread."""
 
     clusters: list[ClusterReport] = field(default_factory=list)

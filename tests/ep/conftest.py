@@ -58,7 +58,7 @@ def toy_registry() -> Registry:
 
     @op("Gather", since=1, dtypes={"T": ANY}, fold=lambda x, i, *, axis=0: np.take(x, i, axis))
     def gather(x: mx.Array, indices: mx.Array, *, axis: int = 0) -> mx.Array:
-        return mx.take(x, indices, axis)
+        return mx.take(x, indices, axis=axis)
 
     @op("Concat", since=4, dtypes=ANY, fold=lambda *x, axis: np.concatenate(x, axis))
     def concat(*x: mx.Array, axis: int) -> mx.Array:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ def reasons(model: ModelProto, registry: Registry, **settings: Any) -> list[str]
 
 
 def one_node(
-    op: str, inputs: dict[str, int | None], domain: str = "", outputs: int = 1, **attributes: Any
+    op: str, inputs: Mapping[str, int | None], domain: str = "", outputs: int = 1, **attributes: Any
 ) -> ModelProto:
     infos = [helper.make_tensor_value_info(name, kind, ["N"]) for name, kind in inputs.items() if kind]
     names = [f"out{i}" for i in range(outputs)]

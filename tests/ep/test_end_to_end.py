@@ -29,7 +29,7 @@ def raw_options() -> Any:
     return options
 
 
-def sessions(source: ModelProto | str, *, raw: bool = True, **options: object) -> tuple[Any, Any]:
+def sessions(source: ModelProto | str, *, raw: bool = True, **options: Any) -> tuple[Any, Any]:
     model = onnx.parser.parse_model(source) if isinstance(source, str) else source
     data = model.SerializeToString()
     mine = ort_ep.InferenceSession(data, raw_options() if raw else None, **options)

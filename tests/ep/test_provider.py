@@ -89,6 +89,31 @@ def test_strict_fails_loudly_and_names_the_nodes(toy: Registry, document: Docume
     assert Provider({"strict": "1"}, registry=toy).get_capability(claimed.text) == [[0]]
 
 
+def test_strict_waits_for_functions_that_ort_will_inline(toy: Registry, document: Document) -> None:
+    text = f"{HEAD} g (float[N] x) => (float[N] y) {{ z = my.Unknown(x) y = Relu(z) }}"
+    source = onnx.parser.parse_model(text)
+    source.graph.value_info.append(onnx.helper.make_tensor_value_info("z", 1, ["N"]))
+    assert Provider({"strict": "1"}, registry=toy).get_capability(document(source).text) == [[1]]
+
+
+def test_model_memory_cannot_be_read_after_compiling(toy: Registry, document: Document) -> None:
+    kept: list[Any] = []
+
+    @toy.op("Peek", domain="my")
+    def peek(x: Any, w: Any, *, node: Any) -> Any:
+        kept.append(node)
+        return node.constant(1) if len(kept) > 1 else x
+
+    source = onnx.parser.parse_model(
+        f"{HEAD} g (float[2] x) => (float[2] y) {{ w = Constant <value = float[2] {{1, 2}}> () y = my.Peek(x, w) }}"
+    )
+    (compute,) = Provider({}, registry=toy).compile([document(source).text], ["fused_0"])
+    x = np.zeros(2, np.float32)
+    assert run_all(compute, x) == [(2,)]
+    with pytest.raises(ComputeError, match="can be read only while its graph is claimed or compiled"):
+        run_all(compute, x)
+
+
 def test_nodes_that_are_fused_already_are_neither_claimed_nor_reported(toy: Registry, document: Document) -> None:
     text = f"{HEAD} g (float[N] x) => (float[N] y) {{ z = my.MLXExecutionProvider_123_0(x) y = Relu(z) }}"
     source = onnx.parser.parse_model(text)

@@ -37,8 +37,8 @@ def test_every_dtype_crosses_the_boundary_bit_by_bit(toy: Registry, planned: Pla
     if name == "bool":
         x = np.array([True, False, True])
     elif row.numpy.kind in "iu":
-        limits = np.iinfo(row.numpy)
-        x = np.array([limits.min, 0, limits.max], row.numpy)
+        whole = np.iinfo(row.numpy)
+        x = np.array([whole.min, 0, whole.max], row.numpy)
     else:
         limits = ml_dtypes.finfo(np.float32 if name == "complex64" else row.numpy)
         x = np.array([limits.min, -0.0, limits.tiny, np.inf, np.nan], row.numpy)
@@ -105,7 +105,7 @@ def test_any_number_of_threads_may_run_any_plan(toy: Registry, planned: Planned,
             )
             if not np.allclose(np.array(y), ((np.exp(x) + x) ** 2).reshape(2, -1), rtol=1e-5):
                 wrong.append(f"thread {seed} run {i}")
-            if not np.array_equal(nonzero, np.array(np.nonzero(np.maximum(x, 0)))):
+            if not np.array_equal(np.asarray(nonzero), np.array(np.nonzero(np.maximum(x, 0)))):
                 wrong.append(f"thread {seed} run {i}: indices")
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
