@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,47 @@ import numpy as np
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.graph import Initializer
+from ort_ep.shared_initializers import (
+    MIN_SHARED_BYTES,
+    FileSource,
+    InitData,
+    MemorySource,
+    SharedInitializer,
+    Source,
+    get,
+    own_all,
+    sharing_enabled,
+)
+
+
+def shared(initializers: Mapping[int, Initializer], model_path: str) -> dict[int, SharedInitializer]:
+    """The interned leaves of those initializers that are large enough, by the same keys; loaded in parallel."""
+    if not sharing_enabled():
+        return {}
+    large = {
+        key: found
+        for key, found in initializers.items()
+        if found.nbytes >= MIN_SHARED_BYTES and dtypes.ELEM_TYPES[found.elem_type].mlx
+    }
+    requests = ((_source(item, model_path), item.elem_type, item.shape) for item in large.values())
+    leaves = {}
+    for (key, item), owner in zip(large.items(), own_all(requests), strict=True):
+        leaf = get(InitData.of(owner), item.shape)
+        if leaf is not None:
+            leaves[key] = leaf
+    return leaves
+
+
+def _source(initializer: Initializer, model_path: str) -> Source:
+    if initializer.external is not None and model_path:
+        name, offset, nbytes = initializer.external
+        path = Path(model_path).parent / name
+        # ORT has mapped the file; it may be gone by now, and then the mapping is what there is
+        if path.is_file():
+            return FileSource(path, offset, nbytes)
+    if initializer.array is not None:
+        return MemorySource(np.ascontiguousarray(initializer.array).reshape(-1).view(np.uint8))
+    return MemorySource.at(initializer.address, initializer.nbytes)
 
 
 def constant(initializer: Initializer) -> mx.Array:

@@ -20,8 +20,9 @@ import numpy as np
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.capability import Translation
-from ort_ep.constants import constant, host_constant
-from ort_ep.graph import Graph, Node, Value
+from ort_ep.constants import constant, host_constant, shared
+from ort_ep.graph import Flags, Graph, Node, Value
+from ort_ep.shared_initializers import SharedInitializer
 
 Host = np.ndarray[Any, Any]
 Slot = Any  # an mx.Array, a numpy array, or None once freed
@@ -131,7 +132,10 @@ class Frame:
 
 @dataclass(slots=True)
 class Plan:
-    """A translated subgraph. `host_inputs` are positions of inputs that the handlers need as numpy."""
+    """A translated subgraph. `host_inputs` are positions of inputs that the handlers need as numpy.
+
+    `weights` keeps the interned initializers in `values` known to other sessions while this plan lives.
+    """
 
     name: str
     inputs: tuple[Port, ...]
@@ -141,6 +145,7 @@ class Plan:
     twins: dict[int, Slot]
     host_inputs: frozenset[int]
     nodes: int
+    weights: tuple[SharedInitializer, ...] = ()
 
     @property
     def host_steps(self) -> int:
@@ -189,6 +194,7 @@ class _Builder:
         self.known: dict[int, Known] = {}
         self.demanded: set[int] = set()  # slots that some call needs on the host
         self.modes: list[_Mode] = []
+        self.weights: dict[int, SharedInitializer] = {}
 
     def plan(self) -> Plan:
         inputs = [value for value in self.graph.inputs if not value.constant]
@@ -198,9 +204,11 @@ class _Builder:
         outputs = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.graph.outputs]
         self._levels()
         self._modes()
+        self.weights = self._shared()
         frame = self._constants()
         segments = self._segments(frame)
         self._add_constants(frame, [(port.slot, Want.EITHER) for port in outputs])
+        _drop_unused(frame, segments, keep={port.slot for port in outputs})
         _free_after_last_use(segments, keep={port.slot for port in outputs} | _filled(frame))
         mx.eval(*(value for value in (*frame.values, *frame.twins.values()) if isinstance(value, mx.Array)))
         return Plan(
@@ -212,6 +220,7 @@ class _Builder:
             twins=frame.twins,
             host_inputs=frozenset(i for i, port in enumerate(ports) if port.slot in self.demanded),
             nodes=len(self.calls),
+            weights=tuple(leaf for slot, leaf in self.weights.items() if frame.values[slot] is not None),
         )
 
     def slot(self, value: Value) -> int:
@@ -290,6 +299,16 @@ class _Builder:
         outs = tuple(-1 if value is None else self.slot(value) for value in results)
         return Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
 
+    def _shared(self) -> dict[int, SharedInitializer]:
+        """Interned leaves of the weights that some call takes on the device, by slot; outer values never enter."""
+        wanted = {}
+        for entry, mode in zip(self.calls, self.modes, strict=True):
+            for arg in self._wants(entry, mode):
+                value = self.values[arg[0]] if arg and arg[1] is Want.DEVICE else None
+                if arg and value and value.constant and not value.flags & Flags.OUTER:
+                    wanted[arg[0]] = value.constant
+        return shared(wanted, self.graph.model_path)
+
     def _constants(self) -> Frame:
         """A frame with the constants that run-time calls use; constant calls are made here, once."""
         frame = Frame([], {})
@@ -328,7 +347,8 @@ class _Builder:
                 elif slot not in frame.twins and not isinstance(frame.values[slot], np.ndarray):
                     frame.twins[slot] = host_constant(value.constant)
             elif frame.values[slot] is None:
-                frame.values[slot] = constant(value.constant)
+                leaf = self.weights.get(slot)
+                frame.values[slot] = leaf.array if leaf else constant(value.constant)
 
     def _segments(self, frame: Frame) -> list[Segment]:
         segments = [Segment()]
@@ -386,6 +406,13 @@ def _live(graph: Graph, calls: Sequence[Translation]) -> list[Translation]:
             live.append(entry)
             needed |= {id(value) for value in (*entry.node.inputs, *entry.node.implicit) if value is not None}
     return live[::-1]
+
+
+def _drop_unused(frame: Frame, segments: Sequence[Segment], keep: set[int]) -> None:
+    """Let go of constants that only other constants were computed from."""
+    used = keep | {arg[0] for segment in segments for step in segment.steps for arg in step.args if arg}
+    for slot in _filled(frame) - used:
+        frame.free(slot)
 
 
 def _free_after_last_use(segments: Sequence[Segment], keep: set[int]) -> None:
