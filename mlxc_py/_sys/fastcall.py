@@ -4,9 +4,9 @@
     call = fastcall.Caller(Array, on_error)
     call.mlx_softmax_axis(a, -1, True)      # a new Array; the stream may be left out
 
-Arguments are those of the C function without its result, positional: Arrays (None for an empty handle), numbers, an int
-or a sequence of ints for each pair of `const int*` and count (None for NULL), a sequence of Arrays for a vector, a value
-or None for optionals, str for text, an address or bytes for `void*`, the int handle of a stream. The GIL is held, as in
+Arguments are those of the C function without its result, positional: Arrays (None for an empty handle), numbers, ints or
+an int for a pair of `const int*` and count (None for NULL), a sequence of Arrays for a vector, a value or None for
+optionals, str for text, an address or a buffer for `void*`, the int handle of a stream. The GIL is held, as in
 mlx.core: what waits belongs to ctypes.
 """
 
@@ -112,6 +112,13 @@ def shape_reader(on_empty: Callable[[Any], Any]) -> Callable[[Any], tuple[int, .
     return _reader("mlx_array_shape", shape, ndim, on_empty)
 
 
+def data_reader(on_unfit: Callable[[Any], Any]) -> Callable[[Any], int]:
+    """A callable that gives the address of an evaluated row-contiguous array's data; `on_unfit` gets the others."""
+    names = ("mlx_array_data_uint8", "_mlx_array_is_available", "_mlx_array_is_row_contiguous")
+    data, available, contiguous = (c.bind.resolve(c.FUNCTIONS[name]) for name in names)
+    return _data_reader(data, available, contiguous, on_unfit)
+
+
 def _signature(name: str) -> abi.Signature | None:
     return c.FUNCTIONS.get(name) or c.OLDER_FORMS.get(name)
 
@@ -133,10 +140,11 @@ NATIVE = _native()
 if TYPE_CHECKING or not NATIVE:
     from mlxc_py._sys.plaincall import Handle, current_stream, forget_streams, set_resolver, set_stream
 
-    _bind, _reader = plaincall.bind, plaincall.reader
+    _bind, _reader, _data_reader = plaincall.bind, plaincall.reader, plaincall.data_reader
 else:
     _new_binding = support.function("mlxc_support_bind", py_object, c_char_p, c_void_p, c_char_p, py_object, py_object)
     _new_reader = support.function("mlxc_support_reader", py_object, c_char_p, c_void_p, c_void_p, c_int, py_object)
+    _new_data_reader = support.function("mlxc_support_data_reader", py_object, c_void_p, c_void_p, c_void_p, py_object)
     Handle = support.function("mlxc_support_handle_type", py_object, c_void_p)(_function("mlx_array_free"))
     support.function("mlxc_support_vectors", None, c_void_p, c_void_p)(
         _function("mlx_vector_array_new_data"), _function("mlx_vector_array_free")
@@ -162,12 +170,21 @@ else:
         made: Callable[[Any], Any] = _new_reader(name.encode(), *where, wide, on_empty)
         return made
 
+    def _data_reader(
+        data: Any, available: Any, contiguous: Any, on_unfit: Callable[[Any], Any]
+    ) -> Callable[[Any], int]:
+        made: Callable[[Any], int] = _new_data_reader(
+            *(cast(f, c_void_p) for f in (data, available, contiguous)), on_unfit
+        )
+        return made
+
 
 __all__ = [
     "NATIVE",
     "Caller",
     "Handle",
     "current_stream",
+    "data_reader",
     "forget_streams",
     "letters_of",
     "reader",

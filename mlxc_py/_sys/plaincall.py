@@ -6,7 +6,7 @@ import operator
 import threading
 from array import array as numbers
 from collections.abc import Callable
-from ctypes import byref, c_int, c_size_t
+from ctypes import addressof, byref, c_bool, c_char, c_int, c_size_t
 from typing import Any, Self
 
 from mlxc_py._sys import abi
@@ -155,6 +155,20 @@ def reader(name: str, function: Any, count: Any, on_empty: Callable[[Any], Any])
     return read
 
 
+def data_reader(data: Any, available: Any, contiguous: Any, on_unfit: Callable[[Any], Any]) -> Callable[[Any], int]:
+    """See fastcall.data_reader."""
+
+    def read(array: Any) -> int:
+        if not isinstance(array, Handle):
+            raise TypeError("data takes an array")
+        flag = c_bool()
+        fit = array.handle and all(not f(byref(flag), array.handle) and flag for f in (available, contiguous))
+        found: int = data(array.handle) if fit else on_unfit(array)
+        return found
+
+    return read
+
+
 # ---------------------------------------------------------------- arguments: words appended; what was wanted, if wrong
 def _array(value: Any, result: type[Any], words: list[Any], kept: list[Any]) -> str | None:
     if value is not None and not isinstance(value, result):
@@ -187,8 +201,19 @@ def _plain(convert: Callable[[Any], Any]) -> Callable[..., None]:
     return lambda value, result, words, kept: words.append(convert(value))
 
 
-def _address(value: Any) -> Any:
-    return value if value is None or isinstance(value, bytes) else operator.index(value)
+def _address(value: Any, result: type[Any], words: list[Any], kept: list[Any]) -> str | None:
+    if value is None or isinstance(value, int | bytes):
+        words.append(value)
+        return None
+    view = memoryview(value)
+    if not view.c_contiguous:
+        raise BufferError(f"the buffer of {type(value).__name__} is not contiguous")
+    if view.readonly:
+        words.append(view.tobytes())
+    else:
+        kept.append((c_char * view.nbytes).from_buffer(view))
+        words.append(addressof(kept[-1]))
+    return None
 
 
 _CONVERTERS: dict[str, Callable[..., str | None]] = {
@@ -200,7 +225,7 @@ _CONVERTERS: dict[str, Callable[..., str | None]] = {
     "g": _plain(abi.optional_float),
     "f": _plain(float),
     "d": _plain(float),
-    "p": _plain(_address),
+    "p": _address,
     "s": _plain(lambda value: value or 0),
     "z": _plain(lambda value: None if value is None else value.encode()),
 }

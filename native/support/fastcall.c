@@ -51,6 +51,20 @@ typedef struct {
   const char *doc;
 } MethodDef;
 
+typedef struct {
+  void *buf;
+  Object *obj;
+  Ssize len;
+  Ssize itemsize;
+  int readonly;
+  int ndim;
+  char *format;
+  Ssize *shape;
+  Ssize *strides;
+  Ssize *suboffsets;
+  void *internal;
+} Buffer;
+
 enum { TP_DEALLOC = 52, TP_DOC = 56, TP_MEMBERS = 72, TP_FREE = 74 };
 enum { T_ULONGLONG = 18, BASETYPE = 1 << 10, METH_O = 0x8, METH_FASTCALL = 0x80 };
 
@@ -65,11 +79,12 @@ enum { T_ULONGLONG = 18, BASETYPE = 1 << 10, METH_O = 0x8, METH_FASTCALL = 0x80 
   X(unsigned long long, PyLong_AsUnsignedLongLongMask, (Object *))                      \
   X(long, PyLong_AsLong, (Object *))                                                    \
   X(Object *, PyLong_FromSize_t, (size_t))                                              \
-  X(const char *, PyBytes_AsString, (Object *))                                         \
   X(double, PyFloat_AsDouble, (Object *))                                               \
   X(const char *, PyUnicode_AsUTF8AndSize, (Object *, Ssize *))                         \
   X(Object *, PyTuple_New, (Ssize))                                                     \
   X(int, PyTuple_SetItem, (Object *, Ssize, Object *))                                  \
+  X(int, PyObject_GetBuffer, (Object *, Buffer *, int))                                 \
+  X(void, PyBuffer_Release, (Buffer *))                                                 \
   X(Ssize, PySequence_Size, (Object *))                                                 \
   X(Object *, PySequence_GetItem, (Object *, Ssize))                                    \
   X(Object *, PyObject_CallFunction, (Object *, const char *, ...))                     \
@@ -85,7 +100,7 @@ static struct {
   CPYTHON(MEMBER)
   Object **TypeError, **OverflowError, **RuntimeError;
   Object *None;
-  Type *PyLong_Type, *PyBytes_Type;
+  Type *PyLong_Type;
 } py;
 static int ready;
 
@@ -123,6 +138,7 @@ typedef struct {
   int words, numbers, used;
   int ints[INTS];
   void *vector;
+  Buffer buffer;  // buffer.obj is set while one is held
 } Call;
 
 int mlxc_support_python(size_t object_size) {
@@ -135,7 +151,6 @@ int mlxc_support_python(size_t object_size) {
       !(py.OverflowError = dlsym(RTLD_DEFAULT, "PyExc_OverflowError")) ||
       !(py.RuntimeError = dlsym(RTLD_DEFAULT, "PyExc_RuntimeError")) ||
       !(py.PyLong_Type = dlsym(RTLD_DEFAULT, "PyLong_Type")) ||
-      !(py.PyBytes_Type = dlsym(RTLD_DEFAULT, "PyBytes_Type")) ||
       !(py.None = dlsym(RTLD_DEFAULT, "_Py_NoneStruct")))
     return -1;
   ready = 1;
@@ -275,6 +290,19 @@ static int add_vector(const Binding *f, Call *c, int position, Object *o) {
   return status;
 }
 
+static int add_address(const Binding *f, Call *c, int position, Object *o) {
+  uint64_t address = 0;
+  if (py.PyType_IsSubtype(o->type, py.PyLong_Type)) {
+    address = py.PyLong_AsUnsignedLongLongMask(o);
+  } else if (o != py.None) {
+    if (c->buffer.obj) return wrong(f, position, "an address: one buffer is taken already");
+    if (py.PyObject_GetBuffer(o, &c->buffer, 0)) return -1;  // 0: contiguous bytes
+    address = (uint64_t)(uintptr_t)c->buffer.buf;
+  }
+  c->word[c->words++] = address;
+  return 0;
+}
+
 static int add_argument(const Binding *f, Call *c, int position, Object *o) {
   switch (f->signature[position]) {
     case 'a':
@@ -323,16 +351,8 @@ static int add_argument(const Binding *f, Call *c, int position, Object *o) {
         memcpy(&c->number[c->numbers++], &(uint64_t){bits}, sizeof(double));
       return 0;
     }
-    case 'p': {
-      if (py.PyType_IsSubtype(o->type, py.PyBytes_Type)) {
-        c->word[c->words++] = (uint64_t)(uintptr_t)py.PyBytes_AsString(o);
-        return 0;
-      }
-      uint64_t address = o == py.None ? 0 : py.PyLong_AsUnsignedLongLongMask(o);
-      if (address == UINT64_MAX && py.PyErr_Occurred()) return -1;
-      c->word[c->words++] = address;
-      return 0;
-    }
+    case 'p':
+      return add_address(f, c, position, o);
     case 'z': {
       const char *text = o == py.None ? NULL : py.PyUnicode_AsUTF8AndSize(o, NULL);
       if (!text && o != py.None) return -1;
@@ -394,6 +414,7 @@ static Object *call(Object *self, Object *const *args, Ssize n) {
   memset(c.number, 0, sizeof c.number);
   c.words = c.numbers = c.used = 0;
   c.vector = NULL;
+  c.buffer.obj = NULL;
   if (!f->by_value) c.word[c.words++] = (uint64_t)(uintptr_t)&made;
   int status = 0;
   for (int i = 0; i < n && !status; i++) status = add_argument(f, &c, i, args[i]);
@@ -404,6 +425,7 @@ static Object *call(Object *self, Object *const *args, Ssize n) {
   }
   Object *result = status ? NULL : finish(f, &c, &made);
   if (c.vector) release_vector(c.vector);
+  if (c.buffer.obj) py.PyBuffer_Release(&c.buffer);
   return result;
 }
 
@@ -455,6 +477,7 @@ typedef struct {
   int wide;
   Object *on_empty;
   MethodDef method;
+  int (*conditions[2])(unsigned char *, void *);
 } Reader;
 
 static Object *read_one(Object *self, Object *array) {
@@ -464,7 +487,12 @@ static Object *read_one(Object *self, Object *array) {
     return NULL;
   }
   void *handle = ((Handle *)array)->handle;
-  if (!handle) return py.PyObject_CallFunction(r->on_empty, "O", array);
+  int met = handle != NULL;
+  for (int i = 0; met && i < 2 && r->conditions[i]; i++) {
+    unsigned char flag = 0;
+    met = !r->conditions[i](&flag, handle) && flag;
+  }
+  if (!met) return py.PyObject_CallFunction(r->on_empty, "O", array);
   if (!r->count) {
     if (r->wide) return py.PyLong_FromSize_t(((size_t(*)(void *))r->function)(handle));
     return py.PyLong_FromSize_t(((unsigned (*)(void *))r->function)(handle));
@@ -480,7 +508,17 @@ void *mlxc_support_reader(const char *name, void *function, size_t (*count)(void
   Reader *r = calloc(1, sizeof *r);
   if (!r) return py.PyErr_NoMemory();
   MethodDef method = {strdup(name), (void *)read_one, METH_O, NULL};
-  *r = (Reader){function, count, wide, on_empty, method};
+  *r = (Reader){function, count, wide, on_empty, method, {NULL, NULL}};
   py.Py_IncRef(on_empty);
+  return callable(&r->method, r);
+}
+
+void *mlxc_support_data_reader(void *function, int (*available)(unsigned char *, void *),
+                               int (*contiguous)(unsigned char *, void *), void *on_unfit) {
+  Reader *r = calloc(1, sizeof *r);
+  if (!r) return py.PyErr_NoMemory();
+  MethodDef method = {"data", (void *)read_one, METH_O, NULL};
+  *r = (Reader){function, NULL, 1, on_unfit, method, {available, contiguous}};
+  py.Py_IncRef(on_unfit);
   return callable(&r->method, r);
 }

@@ -44,7 +44,7 @@ MLXC_SUPPORT_API int mlxc_support_python(size_t object_size);
 MLXC_SUPPORT_API void *mlxc_support_handle_type(int (*release)(void *));
 // A callable for an mlx-c function `int f(mlx_array* res, ...)`; `signature` has one letter per argument after res:
 //   a array or None   v sequence of arrays   n int, sequence of ints or None (two C arguments)   i integer, bool, enum
-//   o optional int    g optional float       f float    d double    z str or None   p address, bytes or None
+//   o optional int    g optional float       f float    d double    z str or None   p address, buffer or None
 //   s stream (last, may lack)
 // For a function `mlx_array f(...)` it starts with `=`. The callable returns a new `result` object, or calls
 // on_error(name), which must raise.
@@ -54,6 +54,9 @@ MLXC_SUPPORT_API void *mlxc_support_bind(const char *name, void (*function)(void
 // that many ints at function(array). For a released array it is on_empty(handle object), which should raise.
 MLXC_SUPPORT_API void *mlxc_support_reader(const char *name, void *function, size_t (*count)(void *), int wide,
                                            void *on_empty);
+// The same for an array's data: function(array) where both conditions hold of it, else on_unfit(handle object).
+MLXC_SUPPORT_API void *mlxc_support_data_reader(void *function, int (*available)(unsigned char *, void *),
+                                                int (*contiguous)(unsigned char *, void *), void *on_unfit);
 // What sequences of arrays are packed with: mlx_vector_array_new_data and mlx_vector_array_free.
 MLXC_SUPPORT_API void mlxc_support_vectors(void *(*create)(const void *const *, size_t), int (*release)(void *));
 // What calls use that name no stream, per thread. A stream set here holds until it is set again, or, unless pinned,

@@ -53,6 +53,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         chosen = Way(plaincall, plaincall.bind)
         monkeypatch.setattr(fastcall, "_bind", plaincall.bind)
         monkeypatch.setattr(fastcall, "_reader", plaincall.reader)
+        monkeypatch.setattr(fastcall, "_data_reader", plaincall.data_reader)
     stream = c.mlx_default_cpu_stream_new()
     chosen.module.set_stream(stream, True)
     yield chosen
@@ -97,6 +98,8 @@ def test_each_kind_of_argument_arrives(call: Any) -> None:
         (call.mlx_reshape(a, 24), host.reshape(24)),
         (call.mlx_array_new_data(host.tobytes(), host.shape, c.MLX_FLOAT32), host),
         (call.mlx_array_new_data(host.ctypes.data, [24], c.MLX_FLOAT32), host.reshape(24)),
+        (call.mlx_array_new_data(host, host.shape, c.MLX_FLOAT32), host),
+        (call.mlx_array_new_data(memoryview(host).toreadonly(), host.shape, c.MLX_FLOAT32), host),
         (call.mlx_array_new_data(None, (0, 3), c.MLX_FLOAT32), np.zeros((0, 3))),
         (call.mlx_array_new_float(1.5), np.array(1.5)),
         (call.mlx_array_new_int(-3), np.array(-3)),
@@ -159,6 +162,7 @@ def test_a_call_with_many_arguments_arrives(call: Any, most: int, monkeypatch: p
         ("mlx_reshape", ("a", (5, 5)), Failure, "mlx_reshape: .*Cannot reshape array of size 24"),
         ("mlx_reshape", ("a", 24.0), TypeError, None),
         ("mlx_array_new_data", ("a", (1,), 10), TypeError, None),
+        ("mlx_array_new_data", (np.zeros((4, 4))[:, 1], (4,), 10), (BufferError, ValueError), None),
         ("mlx_array_new_data", (b"", (2,), 999), Failure, "mlx_array_new_data"),
         ("mlx_reshape", ("a", (2.5,)), TypeError, None),
         ("mlx_reshape", ("a", (1 << 40,)), OverflowError, None),
@@ -177,7 +181,7 @@ def test_wrong_arguments_are_errors_that_name_them(
     def actual(value: Any) -> Any:
         if isinstance(value, list):
             return [actual(v) for v in value]
-        return a if value == "a" and isinstance(value, str) else value
+        return a if isinstance(value, str) and value == "a" else value
 
     with pytest.raises(error, match=text):
         getattr(call, name)(*map(actual, arguments))
@@ -214,6 +218,20 @@ def test_properties_are_read_and_released_arrays_handed_back(call: Any, way: Way
     assert (shape(empty), size(empty), seen) == (None, None, [empty, empty])
     with pytest.raises(TypeError, match="mlx_array_size takes an array"):
         size(3)
+
+
+def test_data_is_read_where_it_is_ready_and_contiguous(call: Any, way: Way) -> None:
+    unfit: list[Any] = []
+    data = fastcall.data_reader(unfit.append)
+    a, host = arange(call, 3, 4)
+    turned = call.mlx_transpose(a)
+    assert (data(a), unfit) == (None, [a])
+    assert c.mlx_array_eval(turned.handle) == 0
+    assert np.array_equal(np.ctypeslib.as_array((ctypes.c_float * 12).from_address(data(a))), host.ravel())
+    empty = way.Array()
+    assert (data(turned), data(empty), unfit) == (None, None, [a, turned, empty])
+    with pytest.raises(TypeError, match="data takes an array"):
+        data(3)
 
 
 def test_a_sequence_that_makes_its_arrays_on_demand_works(call: Any) -> None:
