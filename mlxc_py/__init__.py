@@ -12,24 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from mlxc_py._version import __version__
 
-if TYPE_CHECKING:  # what type checkers see of the names below
-    from mlxc_py.allocation import *  # noqa: F403
-    from mlxc_py.arrays import *  # noqa: F403
-    from mlxc_py.closure import *  # noqa: F403
-    from mlxc_py.compilation import *  # noqa: F403
-    from mlxc_py.composed import *  # noqa: F403
-    from mlxc_py.device import *  # noqa: F403
-    from mlxc_py.dtype import *  # noqa: F403
-    from mlxc_py.errors import *  # noqa: F403
-    from mlxc_py.evaluate import *  # noqa: F403
-    from mlxc_py.export import *  # noqa: F403
-    from mlxc_py.io import *  # noqa: F403
-    from mlxc_py.memory import *  # noqa: F403
+if TYPE_CHECKING:  # what type checkers see of the names below; everything else of `ops` is there too
+    from mlxc_py.arrays import Array, ArrayLike, array, as_array
     from mlxc_py.ops import *  # noqa: F403
-    from mlxc_py.shapes import *  # noqa: F403
-    from mlxc_py.streams import *  # noqa: F403
-    from mlxc_py.transforms import *  # noqa: F403
-    from mlxc_py.vector import *  # noqa: F403
 
 pi = math.pi
 e = math.e
@@ -48,9 +33,9 @@ _NAMES: dict[str, str] = {
     " matrix_transpose minmax pad",
     "device": "Device DeviceType cpu default_device device_count device_info gpu is_available set_default_device",
     "dlpack": "from_dlpack",
-    "dtype": "DTYPES Dtype DtypeCategory bfloat16 bool_ complex64 complexfloating dtype_of finfo float16 float32 float64"
-    " floating generic iinfo inexact int16 int32 int64 int8 integer isdtype issubdtype number signedinteger uint16 uint32"
-    " uint64 uint8 unsignedinteger",
+    "dtype": "DTYPES Dtype DtypeCategory bfloat16 bool_ complex64 complexfloating dtype_of finfo float16 float32"
+    " float64 floating generic iinfo inexact int16 int32 int64 int8 integer isdtype issubdtype number signedinteger"
+    " uint16 uint32 uint64 uint8 unsignedinteger",
     "errors": "ClosedError MLXError MLXIndexError MLXMemoryError MLXStreamError MLXValueError UnsupportedError",
     "evaluate": "async_eval eval library_path",
     "export": "FunctionExporter ImportedFunction export_function export_to_dot exporter import_function print_graph",
@@ -114,4 +99,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES, *_ALIASES, *SUBMODULES, *functions})
 
 
-__all__ = ["__version__"]
+__all__ = ["Array", "ArrayLike", "__version__", "array", "as_array"]

@@ -17,18 +17,18 @@ from mlxc_py.guards import check_axis
 from mlxc_py.vector import VectorArray
 
 
-def __getattr__(name: str) -> Callable[..., Any]:
-    if not name.startswith("mlx_"):
-        raise AttributeError(name)
-    found: Callable[..., Any]
-    if abi.unavailable(c.FUNCTIONS[name], load.library()) is None:
-        found = getattr(c, name) if name in _THROUGH_CTYPES else getattr(call, name)
-    elif name in _OLDER:
-        found = _OLDER[name]
-    else:
-        raise load.SymbolError(f"mlxc_py has no adapter for {name} on {load.library()!r}")
-    globals()[name] = found
-    return found
+class _Adapted:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in _OLDER:
+            raise AttributeError(name)
+        found: Callable[..., Any] = _OLDER[name]
+        if abi.unavailable(c.FUNCTIONS[name], load.library()) is None:
+            found = getattr(c, name) if name in _THROUGH_CTYPES else getattr(call, name)
+        setattr(self, name, found)
+        return found
+
+
+adapted = _Adapted()
 
 
 def _unsupported(what: str) -> UnsupportedError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import index
 from struct import Struct, error, pack
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def ints(values: Ints) -> bytes:
     try:
         if isinstance(values, int | np.integer):
             return pack("i", values)
-        values = tuple(values)
+        values = several_ints(values)
         if len(values) < 16:
             return _INT32[len(values)].pack(*values)
         return pack(f"{len(values)}i", *values)
@@ -31,7 +31,7 @@ def ints(values: Ints) -> bytes:
         raise _not_ints(values, 32) from problem
 
 
-def several_ints(value: Ints) -> Sequence[SupportsIndex]:
+def several_ints(value: Ints) -> Sequence[int]:
     """One int or several as a sequence."""
     if isinstance(value, int | np.integer):
         return (int(value),)
@@ -72,7 +72,7 @@ def shape_of(shape: Ints) -> tuple[int, ...]:
     return sizes
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: Any) -> TypeGuard[int]:
     """Whether a value is one int (arrays have __index__ too, so that does not tell)."""
     return isinstance(value, int | np.integer)
 
@@ -148,7 +148,7 @@ def several(value: Ints, count: int, name: str) -> tuple[int, ...]:
     """`count` ints from one int (repeated) or that many."""
     if isinstance(value, int | np.integer):
         return (int(value),) * count
-    values = tuple(map(index, value))
+    values = tuple(map(index, several_ints(value)))
     if len(values) != count:
         raise ValueError(f"{name} needs one int or {count}, got {values}")
     return values

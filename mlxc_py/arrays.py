@@ -44,7 +44,7 @@ class Array(fastcall.Handle, Methods):
 
     @staticmethod
     def from_address(address: int, shape: tuple[int, ...], dtype: Dtype, owner: object | None = None) -> Array:
-        """An array of the bytes at a host address: wrapped in place where the back end can (`owner` is kept), else copied."""
+        """An array of the bytes at a host address: in place where the back end can (`owner` is kept), else a copy."""
         return interop.from_address(address, shape, dtype, owner)
 
     # ---- what it is
@@ -215,7 +215,7 @@ class Array(fastcall.Handle, Methods):
 
     @property
     def at(self) -> indexing.At:
-        """Updates that accumulate over repeated indices: x.at[idx].add(y), subtract, multiply, divide, maximum, minimum."""
+        """Updates in which repeated indices accumulate: x.at[i].add(y), subtract, multiply, divide, maximum, minimum."""
         return indexing.At(self)
 
     # ---- operators: the other operand is an Array in most calls, and then nothing else stands before the call
@@ -349,12 +349,12 @@ class Array(fastcall.Handle, Methods):
             return NotImplemented
         return call.mlx_right_shift(other, self)
 
-    def __eq__(self, other: Any) -> Array:  # type: ignore[override]
+    def __eq__(self, other: object) -> Array:  # type: ignore[override]
         if other.__class__ is not Array and (other := _operand(other, self)) is None:
             return NotImplemented
         return call.mlx_equal(self, other)
 
-    def __ne__(self, other: Any) -> Array:  # type: ignore[override]
+    def __ne__(self, other: object) -> Array:  # type: ignore[override]
         if other.__class__ is not Array and (other := _operand(other, self)) is None:
             return NotImplemented
         return call.mlx_not_equal(self, other)

@@ -223,5 +223,3 @@ def _assign(tree: Any, values: Any) -> None:
             else:
                 tree.append(value)
         del tree[len(values) :]
-
-

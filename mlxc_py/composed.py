@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-
-from mlxc_py import adapted, ops
+from mlxc_py import ops
 from mlxc_py._sys import mlx as c
+from mlxc_py.adapted import adapted
 from mlxc_py.arguments import Ints, is_int, several_ints, shape_of, text
 from mlxc_py.arrays import Array, ArrayLike, as_array, call, take_list
 from mlxc_py.convert import weak

@@ -1,4 +1,4 @@
-"""DLPack in both directions and with both kinds of capsule, in host memory (MLX's is readable by the CPU everywhere)."""
+"""DLPack in both directions and with both kinds of capsule, in host memory (which MLX's is everywhere)."""
 
 from __future__ import annotations
 

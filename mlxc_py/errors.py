@@ -37,7 +37,10 @@ class UnsupportedError(MLXError, NotImplementedError):
 _KINDS: tuple[tuple[re.Pattern[str], type[MLXError]], ...] = (
     (re.compile(r"non-empty mlx_"), ClosedError),
     (re.compile(r"There is no Stream"), MLXStreamError),
-    (re.compile(r"bad_alloc|[Uu]nable to allocate|cannot allocate|out of memory|[Aa]ttempting to allocate", re.I), MLXMemoryError),
+    (
+        re.compile(r"bad_alloc|(unable|cannot|attempting) to allocate|out of memory", re.I),
+        MLXMemoryError,
+    ),
     (re.compile(r"[Ii]nvalid axis|out[- ]of[- ](bounds|range)|axis .* is out"), MLXIndexError),
     (
         re.compile(r"no CPU implementation|not supported on|not (yet )?implemented|No Metal back-?end", re.I),

@@ -67,7 +67,7 @@ class _Mask(NamedTuple):
 
 
 def _plan(key: Any, shape: tuple[int, ...]) -> _Plan:
-    start, stop, step, lengths = [], [], [], []
+    ranges: list[tuple[int, int, int, int]] = []  # start, stop, step, length
     basic: list[int] = []
     dropped: list[tuple[int, int, int]] = []  # int axes: position among the items, place in the basic shape, index
     arrays: list[tuple[int, int, Array]] = []  # position among the items, place in the basic shape, indices
@@ -81,28 +81,29 @@ def _plan(key: Any, shape: tuple[int, ...]) -> _Plan:
             first, last, by = item.indices(size)
             count = len(range(first, last, by))
             # A stop before the first element has no spelling but one below -size.
-            start.append(first), stop.append(last if last >= 0 else -size - 1), step.append(by), lengths.append(count)
+            ranges.append((first, last if last >= 0 else -size - 1, by, count))
             basic.append(count)
         elif _is_index(item):
             at = _checked(index(item), size, axis)
-            start.append(at), stop.append(at + 1), step.append(1), lengths.append(1)
+            ranges.append((at, at + 1, 1, 1))
             dropped.append((position, len(basic), at))
         else:
-            start.append(0), stop.append(size), step.append(1), lengths.append(size)
+            ranges.append((0, size, 1, size))
             arrays.append((position, len(basic), _index_array(item, size, axis)))
             basic.append(size)
         axis += 1
+    start, stop, step, lengths = zip(*ranges, strict=True) if ranges else ((), (), (), ())
     if not arrays:
-        return _Plan(tuple(start), tuple(stop), tuple(step), tuple(lengths), tuple(basic), (), 0)
+        return _Plan(start, stop, step, lengths, tuple(basic), (), 0)
     # numpy: with arrays, ints count as arrays; their dimensions go first unless all stand side by side.
     positions = sorted([p for p, _, _ in arrays] + [p for p, _, _ in dropped])
     together = positions == list(range(positions[0], positions[-1] + 1))
     first_place = min([place for _, place, _ in arrays] + [place for _, place, _ in dropped])
     return _Plan(
-        tuple(start),
-        tuple(stop),
-        tuple(step),
-        tuple(lengths),
+        start,
+        stop,
+        step,
+        lengths,
         tuple(basic),
         tuple((place, indices) for _, place, indices in arrays),
         first_place if together else 0,

@@ -90,7 +90,7 @@ def export_buffer(a: Array) -> memoryview:
     """The buffer protocol's view (Python 3.12)."""
     if a.dtype is bfloat16:
         raise BufferError("the buffer protocol has no bfloat16: use numpy.asarray(a), or a.view(mx.uint16)")
-    return memoryview(host_view(a))
+    return memoryview(host_view(a))  # type: ignore[arg-type]
 
 
 def strides(a: Array) -> tuple[int, ...]:

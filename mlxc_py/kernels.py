@@ -16,20 +16,16 @@ from mlxc_py.vector import Owner, StringVector, VectorArray
 class _Config(Owner):
     """What one launch needs: grid, threads, template arguments, outputs."""
 
-    __slots__ = ("_family",)
+    __slots__ = ()
+    family: str
 
-    def __init__(self, family: str) -> None:
-        self._family = family
-        self.free = f"mlx_fast_{family}_kernel_config_free"
-        super().__init__(self._function("new")())
-
-    def _function(self, name: str) -> Any:
-        return getattr(c, f"mlx_fast_{self._family}_kernel_config_{name}")
+    def __init__(self) -> None:
+        super().__init__(getattr(c, f"mlx_fast_{self.family}_kernel_config_new")())
 
     def set(self, name: str, *values: Any) -> None:
         """Call mlx_fast_..._config_<name>."""
-        if self._function(name)(self.live, *values):
-            raise local.here.failure(f"{self._family}_kernel")
+        if getattr(c, f"mlx_fast_{self.family}_kernel_config_{name}")(self.live, *values):
+            raise local.here.failure(f"{self.family}_kernel")
 
     def add_template(self, name: str, value: bool | int | Dtype) -> None:
         """A template argument of the kernel."""
@@ -41,15 +37,31 @@ class _Config(Owner):
             self.set("add_template_arg_int", name.encode(), value)
 
 
+class _MetalConfig(_Config):
+    __slots__ = ()
+    family, free = "metal", "mlx_fast_metal_kernel_config_free"
+
+
+class _CudaConfig(_Config):
+    __slots__ = ()
+    family, free = "cuda", "mlx_fast_cuda_kernel_config_free"
+
+
 class Kernel(Owner):
     """A compiled-at-first-use kernel; call it with inputs, grid, threadgroup and what its outputs are."""
 
-    __slots__ = ("_family", "_outputs")
+    __slots__ = ("_outputs",)
+    config: type[_Config]
 
-    def __init__(self, family: str, outputs: int, handle: int) -> None:
-        self._family, self._outputs = family, outputs
-        self.free = f"mlx_fast_{family}_kernel_free"
-        super().__init__(handle)
+    def __init__(
+        self, name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str, *rest: Any
+    ) -> None:
+        self.handle = 0
+        self._outputs = len(outputs)
+        create = getattr(c, f"mlx_fast_{self.config.family}_kernel_new")
+        with StringVector(inputs) as input_names, StringVector(outputs) as output_names:
+            strings = (input_names.handle, output_names.handle, source.encode(), header.encode())
+            super().__init__(create(text(name).encode(), *strings, *rest))
 
     def __call__(
         self,
@@ -67,7 +79,7 @@ class Kernel(Owner):
         """Launch: one output array per shape and dtype."""
         if not len(output_shapes) == len(output_dtypes) == self._outputs:
             raise ValueError(f"the kernel has {self._outputs} outputs; give a shape and a dtype for each")
-        with _Config(self._family) as config, VectorArray(map(as_array, inputs)) as given:
+        with self.config() as config, VectorArray(map(as_array, inputs)) as given:
             for shape, dtype in zip(output_shapes, output_dtypes, strict=True):
                 sizes = ints(shape_of(shape))
                 config.set("add_output_arg", sizes, len(sizes) // 4, dtype.code)
@@ -79,20 +91,22 @@ class Kernel(Owner):
                 config.set("set_init_value", init_value)
             config.set("set_verbose", verbose)
             here = local.here
-            apply = getattr(c, f"mlx_fast_{self._family}_kernel_apply")
+            apply = getattr(c, f"mlx_fast_{self.config.family}_kernel_apply")
             return take_list(here, apply(here.out, self.live, given.handle, config.handle, here.on(stream)))
 
 
-def _kernel(
-    family: str, name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str, *rest: Any
-) -> Kernel:
-    create = getattr(c, f"mlx_fast_{family}_kernel_new")
-    with StringVector(inputs) as input_names, StringVector(outputs) as output_names:
-        strings = (input_names.handle, output_names.handle, source.encode(), header.encode())
-        handle = create(text(name).encode(), *strings, *rest)
-    if not handle:
-        raise local.here.failure(f"{family}_kernel")
-    return Kernel(family, len(outputs), handle)
+class MetalKernel(Kernel):
+    """A kernel in Metal's language."""
+
+    __slots__ = ()
+    config, free = _MetalConfig, "mlx_fast_metal_kernel_free"
+
+
+class CudaKernel(Kernel):
+    """A kernel in CUDA's language."""
+
+    __slots__ = ()
+    config, free = _CudaConfig, "mlx_fast_cuda_kernel_free"
 
 
 def metal_kernel(
@@ -105,7 +119,7 @@ def metal_kernel(
     atomic_outputs: bool = False,
 ) -> Kernel:
     """A kernel from the body of a Metal function; launching it needs MLX's Metal back end."""
-    return _kernel("metal", name, input_names, output_names, source, header, ensure_row_contiguous, atomic_outputs)
+    return MetalKernel(name, input_names, output_names, source, header, ensure_row_contiguous, atomic_outputs)
 
 
 def cuda_kernel(
@@ -118,4 +132,4 @@ def cuda_kernel(
     shared_memory: int = 0,
 ) -> Kernel:
     """A kernel from the body of a CUDA function; launching it needs MLX's CUDA back end."""
-    return _kernel("cuda", name, input_names, output_names, source, header, ensure_row_contiguous, shared_memory)
+    return CudaKernel(name, input_names, output_names, source, header, ensure_row_contiguous, shared_memory)

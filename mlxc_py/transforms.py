@@ -58,7 +58,7 @@ def _run(transform: Function, call: str, run: Function, arrays: Sequence[Array])
 def value_and_grad(
     fun: Function, argnums: int | Sequence[int] | None = None, argnames: str | Sequence[str] = ()
 ) -> Function:
-    """A function giving (fun's value, gradients of its first output) with respect to arguments, the first by default."""
+    """A function giving (fun's value, gradients of its first output by arguments, the first by default)."""
     numbers, names = _wanted(argnums, argnames)
 
     @functools.wraps(fun)
@@ -73,7 +73,8 @@ def value_and_grad(
         positions: list[int] = []
         every: list[Array] = []
         spans = _spans(args, named, every)
-        for key in (*(n % len(args) for n in numbers), *names):
+        keys: list[int | str] = [*(n % len(args) for n in numbers), *names]
+        for key in keys:
             structure, start, stop = spans[key]
             chosen.append((structure, stop - start))
             positions += range(start, stop)
@@ -115,7 +116,8 @@ def _wanted(
 def _spans(args: tuple[Any, ...], named: dict[str, Any], every: list[Array]) -> dict[int | str, tuple[Any, int, int]]:
     """Structure and range of array positions of each argument, in the order that `flatten((args, named))` has."""
     spans: dict[int | str, tuple[Any, int, int]] = {}
-    for key, value in (*enumerate(args), *named.items()):
+    values: list[tuple[int | str, Any]] = [*enumerate(args), *named.items()]
+    for key, value in values:
         start = len(every)
         spans[key] = (flatten(value, every), start, len(every))
     return spans
@@ -173,9 +175,7 @@ def _on_lists(fun: Function) -> Callable[[list[Array]], list[Array]]:
     return run
 
 
-def vjp(
-    fun: Function, primals: Sequence[Array], cotangents: Sequence[Array]
-) -> tuple[list[Array], list[Array]]:
+def vjp(fun: Function, primals: Sequence[Array], cotangents: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """(outputs of fun(*primals), products of cotangents with its Jacobian)."""
     return _product(c.mlx_vjp, "vjp", fun, primals, cotangents)
 
@@ -208,9 +208,7 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
         here.raised = None
         packed = ints(axes)
         with Closure(call) as closure:
-            failed = c.mlx_detail_vmap_trace(
-                here.out, here.out2, closure.handle, inputs.handle, packed, len(axes)
-            )
+            failed = c.mlx_detail_vmap_trace(here.out, here.out2, closure.handle, inputs.handle, packed, len(axes))
             traced_inputs, traced_outputs = map(VectorArray, _two_lists(failed, "vmap"))
         result = call.restored(list(traced_outputs))
         result_axes = _axes(out_axes, result, "out_axes")
@@ -244,7 +242,9 @@ def _axes(axes: Any, tree: Any, name: str) -> list[int]:
             raise ValueError(f"vmap: axis {axes} of an array with {tree.ndim} dimensions")
         return [axes + tree.ndim + (name == "out_axes") if axes < 0 else axes]
     if isinstance(tree, dict):
-        return [x for key, value in tree.items() for x in _axes(axes[key] if isinstance(axes, dict) else axes, value, name)]
+        return [
+            x for key, value in tree.items() for x in _axes(axes[key] if isinstance(axes, dict) else axes, value, name)
+        ]
     if isinstance(tree, list | tuple):
         if isinstance(axes, list | tuple):
             if len(axes) != len(tree):

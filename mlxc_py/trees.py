@@ -57,7 +57,9 @@ class _Constant:
         try:
             hash(value)
         except TypeError:
-            raise ValueError(f"a traced function takes arrays and hashable values, not {type(value).__name__}") from None
+            raise ValueError(
+                f"a traced function takes arrays and hashable values, not {type(value).__name__}"
+            ) from None
         # 1, 1.0 and True, and 0.0 and -0.0, are equal but trace differently; so does every NaN like any other.
         self.key = (type(value), repr(value) if isinstance(value, float | complex) else value)
 

@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "offset": ("int | ArrayLike", ""),
     "mask": ("str | ArrayLike | None", ""),
     "norm": ("str", ""),
-    "order": ("int | float | str | None", ""),
+    "order": ("float | str | None", ""),
     "location": ("float | ArrayLike | None", ""),
     "permuted": ("int | ArrayLike", ""),
 }
@@ -165,9 +165,10 @@ class Renderer:
         skipped = 2 if results == "pair" else 1
         groups = _groups(function, skipped)
         if len(groups) != len(node.args):
-            raise BindgenError(f"{row.name}: {function.signature} takes {len(groups)} arguments, the table gives {text}")
+            raise BindgenError(f"functional_table.py: {row.name}: {text} for {function.signature}")
         fast = results == "array"
-        arguments = [self._argument(row, function, group, arg, fast) for group, arg in zip(groups, node.args, strict=True)]
+        pairs = zip(groups, node.args, strict=True)
+        arguments = [self._argument(row, function, group, argument, fast) for group, argument in pairs]
         owner = "adapted" if function.name.removeprefix("mlx_") in table.ADAPTED else "call" if fast else "c"
         if fast:
             return f"{owner}.{function.name}({', '.join([*arguments, 'on(stream)'])})"
@@ -185,8 +186,6 @@ class Renderer:
         convert = CONVERSIONS.get((ctype, kind)) or CONVERSIONS.get((ctype, ""))
         if convert is None:
             raise BindgenError(f"functional_table.py: {where}: no conversion")
-        if not kind and not isinstance(node, ast.Name | ast.Constant | ast.Subscript | ast.Call | ast.BoolOp | ast.IfExp | ast.Attribute):
-            raise BindgenError(f"functional_table.py: {where}: not a known kind of expression")
         return convert(source, fast)
 
 
@@ -226,6 +225,8 @@ def _array(source: str, fast: bool) -> str:
 
 
 def _sequence(source: str, fast: bool) -> str:
+    if "several_ints(" in source:
+        return source
     return f"several_ints({source})" if fast else f"ints({source}), len(several_ints({source}))"
 
 
@@ -260,10 +261,27 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, bool], str]] = {
 SOURCES = {
     "collections.abc": ("Sequence",),
     "operator": ("index",),
-    "mlxc_py": ("adapted", "fft_sizes"),
+    "mlxc_py": ("fft_sizes",),
     "mlxc_py._sys": ("mlx as c",),
-    "mlxc_py.arguments": ("Ints", "code", "int64s", "ints", "is_int", "is_number", "norm_of", "one_of")
-    + ("optional_float", "optional_int", "padding_pair", "row_strides", "several", "several_ints", "shape_of", "text"),
+    "mlxc_py.adapted": ("adapted",),
+    "mlxc_py.arguments": (
+        "Ints",
+        "code",
+        "int64s",
+        "ints",
+        "is_int",
+        "is_number",
+        "norm_of",
+        "one_of",
+        "optional_float",
+        "optional_int",
+        "padding_pair",
+        "row_strides",
+        "several",
+        "several_ints",
+        "shape_of",
+        "text",
+    ),
     "mlxc_py.arrays": ("Array", "ArrayLike", "as_array", "call", "handle_or_none", "take_list", "take_pair"),
     "mlxc_py.convert": ("pair", "weak"),
     "mlxc_py.dtype": ("Dtype", "bfloat16", "float32", "int32"),
@@ -275,16 +293,19 @@ SOURCES = {
 }
 
 
-def _imports(body: str) -> str:
-    """The import lines of the names that a body uses but does not define."""
+def _imports(body: str, module: str) -> str:
+    """The import lines of the names that a body uses but does not define, and of those that it offers as its own."""
     tree = ast.parse(body)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names -= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     lines = []
-    for module, offered in SOURCES.items():
+    for source, offered in SOURCES.items():
         used = [n for n in offered if n.split(" as ")[-1] in names]
         if used:
-            lines.append(_fit(f"from {module} import {', '.join(used)}"))
+            lines.append(_fit(f"from {source} import {', '.join(used)}"))
+    source, *own = BY_HAND.get(module, ("",))
+    lines += [f"from {source} import {name} as {name}" for name in own]
+    lines.sort(key=lambda line: line.split()[1])
     standard = [line for line in lines if not line.startswith("from mlxc_py")]
     return "\n".join([*standard, *([""] if standard else []), *(line for line in lines if line not in standard)])
 
@@ -331,11 +352,10 @@ def _split(text: str) -> list[str]:
 def render(models: Models, module: str) -> str:
     """The source of mlxc_py/<module>.py below its header line."""
     text, doc = MODULES[module]
-    by_hand = "".join(f"\n{line}" for line in BY_HAND.get(module, ()))
     renderer = Renderer(models.mlx_07)
     bodies = ["\n".join(map(_fit, renderer.function(row).splitlines())) for row in parse(text)]
     body = "\n\n\n".join(bodies)
-    return f'"""{doc}"""\n\nfrom __future__ import annotations\n\n{_imports(body)}{by_hand}\n\n\n{body}\n'
+    return f'"""{doc}"""\n\nfrom __future__ import annotations\n\n{_imports(body, module)}\n\n\n{body}\n'
 
 
 def check_coverage(api: Api) -> None:
@@ -356,14 +376,17 @@ MODULES = {
     "fast": (table.FAST, "Fused operations with mlx.core.fast's names and order of arguments."),
     "fft": (table.FFT, "Fourier transforms with mlx.core.fft's names and order of arguments."),
     "linalg": (table.LINALG, "Linear algebra with mlx.core.linalg's names and order of arguments; on the CPU only."),
-    "random": (table.RANDOM, "Random numbers with mlx.core.random's names and order of arguments; key=None: global state."),
+    "random": (
+        table.RANDOM,
+        "Random numbers with mlx.core.random's names and order of arguments; key=None: shared state.",
+    ),
 }
 
 BY_HAND = {
-    "fast": ("from mlxc_py.kernels import cuda_kernel as cuda_kernel", "from mlxc_py.kernels import metal_kernel as metal_kernel"),
-    "random": ("from mlxc_py.composed import key as key", "from mlxc_py.composed import seed as seed"),
+    "fast": ("mlxc_py.kernels", "cuda_kernel", "metal_kernel"),
+    "random": ("mlxc_py.composed", "key", "seed"),
 }
-"""Functions that a module offers beside its generated ones."""
+"""Functions that a module offers beside its generated ones: (where they are, names)."""
 
 
 @renders("mlxc_py/ops.py")

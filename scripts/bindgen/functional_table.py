@@ -49,7 +49,7 @@ argsort(a: array, axis: axis = -1)  # Indices that sort ascending, stable.
 array_equal(a: operand, b: operand, equal_nan: bool = False) = mlx_array_equal(a, b, equal_nan)  # Whether shapes and all elements are equal.
 as_strided(a: array, shape: optional_ints = None, strides: optional_ints = None, offset: int = 0)  # The elements of a, seen through a shape and strides in elements.
     ! shape = a.shape if shape is None else shape_of(shape)
-    ! strides = row_strides(shape) if strides is None else tuple(strides)
+    ! strides = row_strides(shape) if strides is None else several_ints(strides)
     ! check_strided(a.size, shape, strides, offset)
     mlx_as_strided(a, shape, strides, offset)
 astype(a: array, dtype: dtype) = mlx_astype(a, dtype)  # Converted to dtype, by C's rules.
@@ -287,7 +287,7 @@ take_along_axis(a: array, indices: indices, axis: axis = -1)  # Elements at indi
 tan(a: array) = mlx_tan(a)  # Tangent.
 tanh(a: array) = mlx_tanh(a)  # Hyperbolic tangent.
 tensordot(a: array, b: array, axes: contraction = 2)  # Product summed over axes: the last n with the first n, or two lists of axes.
-    is_int(axes): mlx_tensordot_axis(a, b, axes)
+    isinstance(axes, int): mlx_tensordot_axis(a, b, axes)
     mlx_tensordot(a, b, axes[0], axes[1])
 tile(a: array, reps: ints) = mlx_tile(a, reps)  # Repeated along every axis.
 to_fp8(x: array) = mlx_to_fp8(x)  # Rounded to fp8 (e4m3), as uint8.
@@ -384,10 +384,9 @@ inv(a: array) = mlx_linalg_inv(a)  # Inverse matrix.
 lu(a: array) -> tuple = mlx_linalg_lu(a)  # (permutation, L, U).
 lu_factor(a: array) = mlx_linalg_lu_factor(a)  # (LU, pivots).
 norm(a: array, ord: order = None, axis: axes = None, keepdims: bool = False)  # Vector or matrix norm.
-    ! axes = None if axis is None else ints(axis)
-    ord is None: mlx_linalg_norm_l2(a, axes, keepdims)
-    isinstance(ord, str): mlx_linalg_norm_matrix(a, text(ord), axes, keepdims)
-    mlx_linalg_norm(a, ord, axes, keepdims)
+    ord is None: mlx_linalg_norm_l2(a, None if axis is None else several_ints(axis), keepdims)
+    isinstance(ord, str): mlx_linalg_norm_matrix(a, text(ord), None if axis is None else several_ints(axis), keepdims)
+    mlx_linalg_norm(a, ord, None if axis is None else several_ints(axis), keepdims)
 pinv(a: array) = mlx_linalg_pinv(a)  # Pseudo-inverse.
 qr(a: array) = mlx_linalg_qr(a)  # (Q, R).
 slogdet(a: array) = mlx_linalg_slogdet(a)  # (sign, log |determinant|).
