@@ -124,6 +124,21 @@ def test_data_dependent_shapes_are_host_steps() -> None:
         same(mine, cpu, {"x": np.arange(6, dtype=np.float32), "a": np.array(dims)})
 
 
+def test_shapes_may_cross_from_one_subgraph_to_another(without: Callable[[str], None]) -> None:
+    without("Neg")
+    mine, cpu = sessions(
+        f"""{HEAD} g (float[N, 4] x) => (float[a, b] y) {{
+        s = Shape(x) n = Neg(s) two = Constant <value_ints = [-2, -2]> () m = Mul(n, two)
+        half = Constant <value_ints = [4, 4]> () d = Div(m, half) n2 = Neg(x)
+        t = Concat <axis = 0> (n2, n2) y = Tile(t, d) }}"""
+    )
+    report = ort_ep.claim_report(mine)
+    assert [node.op_type for node in report.declined] == ["Neg", "Neg"]
+    assert len(report.clusters) == 2
+    for count in (2, 4, 6):
+        same(mine, cpu, {"x": np.ones((count, 4), np.float32)})
+
+
 def test_model_functions_are_claimed_whole_or_inlined() -> None:
     text = f"""{HEAD} g (float[N] x) => (float[N] y) {{ t = local.Twice <k = 3.0> (x) y = Exp(t) }}
     <domain: "local", opset_import: ["": 17]>
@@ -145,6 +160,18 @@ def test_nodes_in_the_bodies_of_control_flow_run_on_mlx() -> None:
     assert sorted(node.op_type for node in report.nodes if node.parent == "If") == ["Add", "Mul", "Sub"]
     for condition in (True, False):
         same(mine, cpu, {"c": np.array(condition), "x": np.array([1, 2], np.float32)})
+
+
+def test_bodies_take_shapes_from_outside() -> None:
+    mine, cpu = sessions(
+        f"""{HEAD} g (bool c, float[6] x, int64[2] d) => (float[p, q] y) {{
+        w = Constant <value_ints = [3, 2]> ()
+        y = If (c) <then_branch = t () => (float[i, j] a) {{ a = Reshape(x, w) }},
+                    else_branch = e () => (float[k, l] b) {{ b = Reshape(x, d) }}> }}"""
+    )
+    assert [node.op_type for node in ort_ep.claim_report(mine).declined] == ["If"]
+    for condition in (True, False):
+        same(mine, cpu, {"c": np.array(condition), "x": np.arange(6, dtype=np.float32), "d": np.array([2, 3])})
 
 
 def test_a_users_operator_runs_where_onnx_knows_only_its_fallback() -> None:
