@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -45,11 +45,9 @@ class Analyzer:
     graph: Graph
     registry: Registry = REGISTRY
     device: str = "cpu"
-    _functions: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.registry.load()
-        self._functions = self.graph.functions
 
     def verdicts(self) -> list[Verdict]:
         """One verdict per node, in order."""
@@ -69,7 +67,7 @@ class Analyzer:
         from ort_ep import functions  # pulls in onnx, which a graph of known operators does not need
 
         try:
-            body = functions.expand(node, self._functions)
+            body = functions.expand(node, self.graph.functions)
         except Exception as error:  # onnx builds bodies from what the model says, right or wrong
             return f"its function body can't be built: {type(error).__name__}: {error}"
         if body is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ort_ep.graph import Graph, Node, Value
 
@@ -64,11 +64,11 @@ def phases(before: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[lis
     return groups
 
 
-def cost_reason(nodes: Iterable[Node], estimate: Callable[[Node], float | None] | None = None) -> str | None:
+def cost_reason(nodes: Iterable[Node]) -> str | None:
     """Why a cluster does not pay, None where it does or where its shapes leave that open."""
     total = 0.0
     for node in nodes:
-        cost = (estimate or microseconds)(node)
+        cost = microseconds(node)
         if cost is None:
             return None
         total += cost

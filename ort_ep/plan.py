@@ -119,8 +119,7 @@ class Frame:
             results = call(step, arguments)
             for slot, dtype, result in zip(step.outs, step.host_dtypes, results, strict=False):
                 if slot >= 0:
-                    on_host = isinstance(result, np.ndarray | np.generic)
-                    self.values[slot] = np.asarray(result, dtype) if on_host else result
+                    self.values[slot] = _checked(step, dtype, result)
             for slot in step.frees:
                 self.free(slot)
 
@@ -172,6 +171,14 @@ def call(step: Step, arguments: Sequence[Slot]) -> Sequence[Slot]:
     if len(results) < len(step.outs):
         raise OperatorError(f"{step.node.title}: the handler returned {len(results)} of {len(step.outs)} outputs")
     return results
+
+
+def _checked(step: Step, dtype: np.dtype[Any] | None, result: Slot) -> Slot:
+    if isinstance(result, mx.Array):
+        return result
+    if isinstance(result, np.ndarray | np.generic):
+        return np.asarray(result, dtype)
+    raise OperatorError(f"{step.node.title}: the handler returned {type(result).__name__} for an output that is used")
 
 
 def _describe(value: Slot) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from ort_ep.graph import Graph, Node
 
+MAX_FAILURES = 100
+
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
@@ -103,8 +105,10 @@ class ClaimReport:
             self._mlx += [NodeReport(node.name, node.op_type, node.domain, parent=parent) for node in nodes]
 
     def failed(self, message: str) -> None:
+        """Record a failure; the same one again, or more than MAX_FAILURES, add nothing."""
         with self._lock:
-            self.failures.append(message)
+            if message not in self.failures and len(self.failures) < MAX_FAILURES:
+                self.failures.append(message)
 
     def __str__(self) -> str:
         placed = f"{self.mlx_nodes} of {len(self.nodes)} nodes on MLX in {len(self.clusters)} subgraphs"

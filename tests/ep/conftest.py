@@ -106,16 +106,6 @@ def planned() -> Callable[[ModelProto | Graph, Registry], plan.Plan]:
     return build_plan
 
 
-def as_inputs(ports: Sequence[plan.Port], feeds: Arrays) -> list[tuple[int, int, tuple[int, ...]]]:
-    held = [np.ascontiguousarray(feeds[port.name]).reshape(feeds[port.name].shape) for port in ports]
-    rows = [(array.ctypes.data, port.elem_type, array.shape) for array, port in zip(held, ports, strict=True)]
-    rows_keep[id(rows)] = held  # the plugin's caller owns the memory for the length of the call
-    return rows
-
-
-rows_keep: dict[int, list[np.ndarray[Any, Any]]] = {}
-
-
 def as_arrays(ports: Sequence[plan.Port], outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     arrays = []
     for port, (shape, address, nbytes, _owner) in zip(ports, outputs, strict=True):
@@ -141,11 +131,11 @@ def run() -> Callable[[plan.Plan, Arrays], list[np.ndarray[Any, Any]]]:
     """Run a plan through Compute as the plugin would, addresses in and addresses out."""
 
     def execute(built: plan.Plan, feeds: Arrays) -> list[np.ndarray[Any, Any]]:
-        rows = as_inputs(built.inputs, feeds)
-        try:
-            return as_arrays(built.outputs, make_compute(built)(rows))
-        finally:
-            rows_keep.pop(id(rows))
+        held = [np.asarray(feeds[port.name], order="C") for port in built.inputs]
+        rows = [
+            (array.ctypes.data, port.elem_type, array.shape) for array, port in zip(held, built.inputs, strict=True)
+        ]
+        return as_arrays(built.outputs, make_compute(built)(rows))
 
     return execute
 

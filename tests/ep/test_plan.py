@@ -257,6 +257,15 @@ def test_too_few_results_are_an_error(toy: Registry, planned: Planned) -> None:
         built.frame([mx.zeros((2,))]).execute(built.segments[0])
 
 
+@pytest.mark.parametrize("result", [None, 3.5, [1, 2]])
+def test_results_that_are_no_tensors_are_an_error(toy: Registry, planned: Planned, result: Any) -> None:
+    toy.op("Odd", domain="my", pure=False)(lambda x: (result,))
+    source = onnx.parser.parse_model(f"{HEAD} g (float[N] x) => (float[N] y) {{ y = my.Odd(x) }}")
+    built = planned(source, toy)
+    with pytest.raises(OperatorError, match=r"the handler returned (NoneType|float|list) for an output that is used"):
+        built.frame([mx.zeros((2,))]).execute(built.segments[0])
+
+
 def test_injected_parameters_and_attributes_reach_the_handler(
     toy: Registry, model: Parse, planned: Planned, run: Run
 ) -> None:
