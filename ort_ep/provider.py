@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import mlxc_py as mx
 from ort_ep import graph as graphs
+from ort_ep import memory, partition, plan, streams
 from ort_ep import options as option_table
-from ort_ep import partition, plan, streams
 from ort_ep.capability import Analyzer, Verdict
 from ort_ep.engine import EagerEngine, Engine
 from ort_ep.graph import Graph, Node
@@ -48,6 +48,7 @@ class Provider:
         self._logger = Logger(logger)
         self._registry = registry
         self._computes: list[Compute] = []
+        self._weight_bytes = 0
         self._error: Exception | None = None
         self._options = Options()
         self._device = "cpu"
@@ -93,6 +94,7 @@ class Provider:
     def _compile(self, graph: Graph, name: str) -> Compute:
         graph.name = name
         try:
+            self._weight_bytes += sum(value.constant.nbytes for value in graph.values if value.constant)
             built = self._plan(graph)
             engine: Engine = EagerEngine(built)
             graph.forget_memory()
@@ -130,11 +132,20 @@ class Provider:
         if first:
             self._logger.write(Severity.ERROR, message)
 
+    def session_ready(self) -> None:
+        """ORT (1.27 and newer) has dropped its own copies of the weights."""
+        self._give_back_memory()
+
     def close(self) -> None:
         """ORT has let go of the session: free what its plans hold."""
         for compute in self._computes:
             compute.close()
         self._computes.clear()
+        self._give_back_memory()
+
+    def _give_back_memory(self) -> None:
+        if self._weight_bytes >= memory.WORTH_GIVING_BACK:
+            memory.give_back()
 
 
 class _Unusable:

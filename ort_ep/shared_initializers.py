@@ -33,7 +33,8 @@ MIN_SHARED_BYTES = 4096
 NO_SHARED_INITIALIZERS = "ONNXRUNTIME_EP_MLX_NO_SHARED_INITIALIZERS"
 NO_SHARED_QUANT_VIEWS = "ONNXRUNTIME_EP_MLX_NO_SHARED_QUANT_VIEWS"
 
-_WINDOW = 8 << 20  # bytes hashed or read at a time
+_WINDOW = 1 << 20  # bytes read at a time
+_PARALLEL_BYTES = 8 << 20  # less than this is not worth starting threads
 _SAMPLE_WINDOWS = 16
 _SAMPLE_BYTES = 64
 
@@ -119,6 +120,10 @@ class Source(Protocol):
         """Fill `target` (uint8, contiguous) with the bytes from offset `at`."""
         ...
 
+    def digest(self) -> bytes:
+        """SHA-256 of the bytes, computed without the GIL."""
+        ...
+
 
 class MemorySource:
     """Any contiguous bytes-like object; TypeError for anything else."""
@@ -138,6 +143,9 @@ class MemorySource:
 
     def read_into(self, target: np.ndarray, at: int) -> None:
         np.copyto(target, self._bytes[at : at + target.nbytes])  # drops the GIL
+
+    def digest(self) -> bytes:
+        return hashlib.sha256(self._bytes).digest()
 
 
 class FileSource:
@@ -169,6 +177,15 @@ class FileSource:
         finally:
             os.close(descriptor)
 
+    def digest(self) -> bytes:
+        window = np.empty(min(_WINDOW, self.nbytes), np.uint8)
+        state = hashlib.sha256()
+        for at in range(0, self.nbytes, _WINDOW):
+            part = window[: self.nbytes - at]
+            self.read_into(part, at)
+            state.update(part.data)
+        return state.digest()
+
 
 def _sample(source: Source) -> bytes:
     """A few short windows, first and last included: different bytes are different content."""
@@ -179,16 +196,6 @@ def _sample(source: Source) -> bytes:
         source.read_into(words, last * index // (_SAMPLE_WINDOWS - 1))
         sample.append(words.tobytes())
     return b"".join(sample)
-
-
-def _digest(source: Source) -> bytes:
-    window = np.empty(min(_WINDOW, source.nbytes), np.uint8)
-    state = hashlib.sha256()
-    for at in range(0, source.nbytes, _WINDOW):
-        part = window[: source.nbytes - at]
-        source.read_into(part, at)
-        state.update(part.data)  # drops the GIL
-    return state.digest()
 
 
 # ---- weak indexes
@@ -260,7 +267,7 @@ def own_file(path: str | os.PathLike[str], offset: int, dtype: int, shape: Seque
 def own_all(sources: Iterable[tuple[Source, int, Sequence[int]]]) -> list[HostBuffer]:
     """`own_source` for many, in order; reading and hashing run in parallel, off the GIL."""
     requests = list(sources)
-    if sum(source.nbytes for source, _, _ in requests) < _WINDOW:
+    if sum(source.nbytes for source, _, _ in requests) < _PARALLEL_BYTES:
         return [own_source(*request) for request in requests]
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "mlx-weights") as pool:
         return list(pool.map(lambda request: own_source(*request), requests))
@@ -290,7 +297,7 @@ def own_source(source: Source, dtype: int, shape: Sequence[int]) -> HostBuffer:
                     _files.add(file_key, mine)
                 return mine
         if others:
-            content = mine.digest if mine is not None else _digest(source)
+            content = mine.digest if mine is not None else source.digest()
             for other in others:
                 if other.digest == content:
                     if file_key is not None:

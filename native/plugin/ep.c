@@ -224,6 +224,22 @@ static OrtStatus *on_run_end(OrtEp *slots, const OrtRunOptions *options, bool sy
 
 /* ---- life */
 
+static void tell(PyObject *provider, const char *name) {
+  PyObject *method = py.PyObject_GetAttrString(provider, name);
+  PyObject *result = method ? py.PyObject_CallObject(method, NULL) : NULL;
+  if (!result) py.PyErr_WriteUnraisable(provider); /* nothing that failed here makes the session wrong */
+  release(result);
+  release(method);
+}
+
+static void ready_in_python(void *argument) { tell(argument, "session_ready"); }
+
+static OrtStatus *on_session_ready(OrtEp *slots) {
+  struct ep *ep = (struct ep *)slots;
+  if (ep->provider) with_python(ready_in_python, ep->provider);
+  return NULL;
+}
+
 struct creation_call {
   struct ep *ep;
   const struct factory *factory;
@@ -279,6 +295,7 @@ OrtStatus *ep_create(struct ep **out, const struct factory *factory, const OrtSe
   ep->slots.ReleaseNodeComputeInfos = release_infos;
   ep->slots.OnRunStart = on_run_start;
   ep->slots.OnRunEnd = on_run_end;
+  ep->slots.OnSessionInitializationEnd = on_session_ready; /* asked for by 1.27 and newer */
   /* IsConcurrentRunSupported stays unset: answering false deadlocks ORT's session mutex against the GIL. */
 
   struct creation_call call = {.ep = ep, .factory = factory};
@@ -309,13 +326,8 @@ OrtStatus *ep_create(struct ep **out, const struct factory *factory, const OrtSe
 }
 
 static void close_in_python(void *argument) {
-  PyObject *provider = argument;
-  PyObject *close = py.PyObject_GetAttrString(provider, "close");
-  PyObject *result = close ? py.PyObject_CallObject(close, NULL) : NULL;
-  if (!result) py.PyErr_WriteUnraisable(provider); /* the slot has no status to answer with */
-  release(result);
-  release(close);
-  release(provider);
+  tell(argument, "close");
+  release(argument);
 }
 
 void ep_release(struct ep *ep) {

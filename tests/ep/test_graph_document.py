@@ -62,6 +62,9 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Offer]:
         def compile(self, *_: Any) -> list[Any]:
             raise AssertionError("nothing was claimed")
 
+        def session_ready(self) -> None:
+            pass
+
         def close(self) -> None:
             pass
 
