@@ -25,13 +25,12 @@ GOAL_CASES = [(key, "default") for key in GOAL_MODELS]
 
 def compare(path: Path, feed: dict[str, np.ndarray]) -> tuple[float, dict[str, Difference]]:
     """The share of nodes on MLX, and each output's difference from the CPU provider's."""
-    on_mlx = ort_ep.InferenceSession(str(path))
+    on_mlx = ort_ep.InferenceSession(str(path), on_compute_error="raise")
     on_cpu = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in on_cpu.get_outputs()]
     got, expected = on_mlx.run(names, feed), on_cpu.run(names, feed)
-    where = placement(on_mlx)
-    assert not where.failure, f"MLX gave the model up: {where.failure}"
-    return where.share, {name: difference(a, b) for name, a, b in zip(names, got, expected, strict=True)}
+    share = placement(on_mlx).share
+    return share, {name: difference(a, b) for name, a, b in zip(names, got, expected, strict=True)}
 
 
 def check(differences: dict[str, Difference], limit: float) -> None:
