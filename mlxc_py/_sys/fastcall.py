@@ -4,9 +4,9 @@
     call = fastcall.Caller(Array, on_error)
     call.mlx_softmax_axis(a, -1, True)      # a new Array; the stream may be left out
 
-Arguments are those of the C function without its result, positional: Arrays (None for an empty handle), numbers, ints or
-an int for a pair of `const int*` and count (None for NULL), a sequence of Arrays for a vector, a value or None for
-optionals, str for text, an address or a buffer for `void*`, the int handle of a stream. The GIL is held, as in
+Arguments are those of the C function without its result, positional: Arrays (None for an empty handle), numbers, one
+int or several for a pair of `const int*` and count (None for NULL), a sequence of Arrays for a vector, a value or None
+for optionals, str for text, an address or a buffer for `void*`, the int handle of a stream. The GIL is held, as in
 mlx.core: what waits belongs to ctypes.
 """
 
