@@ -79,13 +79,14 @@ def select_devices(devices: Sequence[dict[str, Any]]) -> list[tuple[int, dict[st
 class LiveProvider:
     """A session's provider from its creation until ONNX Runtime lets go of it; what the plugin library holds."""
 
-    __slots__ = ("__weakref__", "compile", "get_capability", "provider", "session")
+    __slots__ = ("__weakref__", "compile", "get_capability", "provider", "session", "session_ready")
 
     def __init__(self, provider: Provider, session: weakref.ref[Any] | None) -> None:
         self.provider = provider
         self.session = session
         self.get_capability = provider.get_capability
         self.compile = provider.compile
+        self.session_ready = provider.session_ready
         _live[id(self)] = self
 
     def close(self) -> None:
