@@ -54,7 +54,10 @@ class Analyzer:
         return [self.verdict(node) for node in self.graph.nodes]
 
     def verdict(self, node: Node) -> Verdict:
-        answer = self._translate(node, 0)
+        try:
+            answer = self._translate(node, 0)
+        except Exception as error:  # a predicate's bug, or a function that onnx can't build, costs one node
+            answer = f"deciding on it failed: {type(error).__name__}: {error}"
         return Verdict(node, reason=answer) if isinstance(answer, str) else Verdict(node, tuple(answer))
 
     def _translate(self, node: Node, depth: int) -> list[Translation] | str:
@@ -66,10 +69,7 @@ class Analyzer:
             return missing
         from ort_ep import functions  # pulls in onnx, which a graph of known operators does not need
 
-        try:
-            body = functions.expand(node, self.graph.functions)
-        except Exception as error:  # onnx builds bodies from what the model says, right or wrong
-            return f"its function body can't be built: {type(error).__name__}: {error}"
+        body = functions.expand(node, self.graph.functions)
         if body is None:
             return missing
         calls: list[Translation] = []
@@ -93,7 +93,7 @@ class Analyzer:
             _attribute_reason(node, handler)
             or _arity_reason(node, handler)
             or self._type_reason(node, handler)
-            or _claim_reason(node, handler)
+            or (handler.claim(node) if handler.claim else None)
         )
 
     def _type_reason(self, node: Node, handler: Handler) -> str | None:
@@ -166,15 +166,6 @@ def _arity_reason(node: Node, handler: Handler) -> str | None:
         if node.input(index) is None:
             return f"input {handler.parameters[index]} is absent"
     return None
-
-
-def _claim_reason(node: Node, handler: Handler) -> str | None:
-    if handler.claim is None:
-        return None
-    try:
-        return handler.claim(node)
-    except Exception as error:  # a predicate's bug must cost one node, not the graph
-        return f"its claim predicate failed: {type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)

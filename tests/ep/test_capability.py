@@ -131,7 +131,7 @@ def test_claim_predicates_decline_and_may_be_wrong() -> None:
     registry.op("B", domain="my", claim=broken)(lambda x: x)
     assert reasons(one_node("A", {"x": TensorProto.FLOAT}, "my"), registry) == ["no A today"]
     assert reasons(one_node("B", {"x": TensorProto.FLOAT}, "my"), registry) == [
-        "its claim predicate failed: KeyError: 'oops'"
+        "deciding on it failed: KeyError: 'oops'"
     ]
 
 

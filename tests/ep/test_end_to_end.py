@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -288,6 +289,42 @@ def test_ort_accepts_every_partition_of_a_mixed_graph(
     assert report.mlx_nodes + report.cpu_nodes == 60
     same(mine, cpu, {"x": np.linspace(-0.1, 0.1, 4, dtype=np.float32)})
     assert "unsupported" not in capfd.readouterr().err  # ORT drops a partition that is not convex with this word
+
+
+def test_parallel_execution_runs_subgraphs_on_threads_that_are_not_pythons(without: Callable[[str], None]) -> None:
+    without("Neg")
+    options = raw_options()
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.inter_op_num_threads = 3
+    branches = " ".join(f"a{i} = Exp(x) b{i} = Neg(a{i}) c{i} = Tanh(b{i})" for i in range(4))
+    text = f"{HEAD} g (float[N] x) => (float[N] y) {{ {branches} y = Sum(c0, c1, c2, c3) }}"
+    model = onnx.parser.parse_model(text).SerializeToString()
+    mine = ort_ep.InferenceSession(model, options)
+    cpu = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    assert len(ort_ep.claim_report(mine).clusters) >= 2
+    for count in (1, 7, 1000):
+        same(mine, cpu, {"x": np.linspace(-1, 1, count, dtype=np.float32)})
+
+
+def test_runs_and_sessions_leave_no_memory_behind() -> None:
+    w = numpy_helper.from_array(np.ones((256, 256), np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 256]) for name in "xy")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], [w])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+    def use(runs: int) -> None:
+        session = ort_ep.InferenceSession(data)
+        for i in range(runs):
+            session.run(None, {"x": np.ones((1 + i % 5, 256), np.float32)})
+
+    use(5)
+    gc.collect()
+    before = mx.get_active_memory()
+    for _ in range(20):
+        use(10)
+    gc.collect()
+    assert mx.get_active_memory() == before
 
 
 def test_threads_share_sessions_and_sessions_share_streams() -> None:
