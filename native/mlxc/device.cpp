@@ -77,6 +77,11 @@ bool mlx_stream_equal(mlx_stream a, mlx_stream b) MLXC_RETURN(false, c_ref(a) ==
 int mlx_stream_get_device(mlx_device* res, mlx_stream s) MLXC_TRY(put(res, c_ref(s).device);)
 int mlx_stream_get_index(int* res, mlx_stream s) MLXC_TRY(put(res, c_ref(s).index);)
 
+int mlx_synchronize(mlx_stream s) MLXC_TRY(await(c_ref(s));)
+int mlx_synchronize_default(void) MLXC_TRY(await(mx::default_stream(mx::default_device()));)
+int mlx_synchronize_thread_local(mlx_stream_thread_local s)
+    MLXC_TRY(await(mx::stream_from_thread_local_stream(c_ref(s)));)
+
 mlx_stream_thread_local mlx_stream_thread_local_new(mlx_device d)
     MLXC_RETURN({}, make<mlx_stream_thread_local>(mx::new_thread_local_stream(c_ref(d))))
 int mlx_stream_thread_local_set(mlx_stream_thread_local* d, mlx_stream_thread_local s) MLXC_TRY(put(d, c_ref(s));)

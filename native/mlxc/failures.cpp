@@ -1,11 +1,16 @@
 #include "failures.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <typeinfo>
+#include <unordered_set>
 
 #include "mlx/event.h"
+#include "mlx/primitives.h"
 #include "mlx/transforms.h"
 
 #include "allocation.hpp"
@@ -14,13 +19,14 @@ namespace mlxc {
 
 using mlx::core::array;
 using mlx::core::Event;
+using mlx::core::Stream;
 
 std::atomic<bool> any_failure{false};
 
 namespace {
 
-// All arrays of one evaluation on one stream share its event, so a failed event names the intermediates too, which
-// other handles may hold. An event kept here keeps its address from being used again.
+// All arrays of one evaluation on one stream share its event, so a failed event names the intermediates too. An event
+// kept here keeps its address from being used again.
 struct Failure {
   Event event;
   std::string message;
@@ -28,65 +34,124 @@ struct Failure {
 
 constexpr size_t kKept = 256;
 
-struct Failures {
+struct State {
   std::mutex lock;
-  std::deque<Failure> list;
+  std::deque<Failure> failed;
+  std::deque<Event> pending; // of asynchronous evaluations that nobody has waited for through us
 };
 
-Failures& failures() {
-  static auto* all = new Failures;
+State& state() {
+  static auto* all = new State;
   return *all;
+}
+
+template <class T>
+void keep(std::deque<T>& list, T value) {
+  list.push_back(std::move(value));
+  if (list.size() > kKept) list.pop_front();
 }
 
 bool same(const Event& a, const Event& b) { return &a.cast<char>() == &b.cast<char>() && a.value() == b.value(); }
 
-// Marked by us: evaluated, so that its graph is gone, and yet "unscheduled". MLX refuses to evaluate such an array.
-bool marked(const array& a) {
-  return a.status() == array::Status::unscheduled && !a.has_primitive() && !a.is_tracer() && a.data_shared_ptr();
-}
+// What hangs on arrays: events of what was scheduled, streams of what was not.
+struct Graph {
+  std::vector<Event> events;
+  std::vector<Stream> streams;
+  std::unordered_set<std::uintptr_t> seen;
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw std::runtime_error("this array was not computed, its evaluation failed: " + message);
-}
-
-void remember(const std::vector<array>& arrays, const std::string& message) {
-  for (const auto& a : arrays)
-    if (a.status() == array::Status::unscheduled) return; // failed before it was scheduled: it can be tried again
-  auto& all = failures();
-  std::lock_guard lock(all.lock);
-  for (const auto& a : arrays) {
-    if (a.status() != array::Status::evaluated) continue;
-    if (a.event().valid()) {
-      all.list.push_back({a.event(), message});
-      if (all.list.size() > kKept) all.list.pop_front();
-    }
-    a.set_status(array::Status::unscheduled);
-    any_failure.store(true, std::memory_order_relaxed);
+  explicit Graph(const std::vector<array>& arrays) {
+    for (const auto& a : arrays) visit(a);
   }
+
+  void visit(const array& root) {
+    std::vector<array> open{root};
+    while (!open.empty()) {
+      const array a = std::move(open.back());
+      open.pop_back();
+      if (a.status() == array::Status::available || !seen.insert(a.id()).second) continue;
+      if (a.event().valid()) {
+        events.push_back(a.event());
+        streams.push_back(a.event().stream());
+      }
+      if (!a.has_primitive()) continue;
+      streams.push_back(a.primitive().stream());
+      for (const auto& input : a.inputs()) open.push_back(input);
+    }
+  }
+};
+
+// Thrown before anything ran, so the array can be tried again: on its own thread, or when there is memory. An error
+// handed over from a worker thread is a plain runtime_error.
+bool can_be_retried(const std::exception& e) {
+  return typeid(e) != typeid(std::runtime_error) || std::string_view(e.what()).substr(0, 18) == "There is no Stream";
+}
+
+void fail_event(State& all, const Event& event, const std::string& message) {
+  keep(all.failed, Failure{event, message});
+  any_failure.store(true, std::memory_order_relaxed);
+}
+
+void fail_pending(State& all, const std::vector<Stream>& streams, const std::string& message) {
+  std::erase_if(all.pending, [&](const Event& event) {
+    if (std::find(streams.begin(), streams.end(), event.stream()) == streams.end()) return false;
+    fail_event(all, event, message);
+    return true;
+  });
+}
+
+void mark_failed(const std::vector<array>& arrays, const std::exception& e) {
+  const bool scheduled = std::none_of(
+      arrays.begin(), arrays.end(), [](const array& a) { return a.status() == array::Status::unscheduled; });
+  if (!scheduled && can_be_retried(e)) return;
+  const Graph graph(arrays);
+  auto& all = state();
+  std::lock_guard lock(all.lock);
+  fail_pending(all, graph.streams, e.what());
+  for (const auto& event : graph.events) fail_event(all, event, e.what());
+  if (!scheduled && graph.events.empty()) return; // nothing of it ran: the error was left by an earlier evaluation
+  for (auto a : arrays) {
+    if (a.status() == array::Status::available || a.is_tracer()) continue;
+    if (!a.event().valid() && !graph.events.empty()) a.attach_event(graph.events.front());
+    // Unscheduled and without a graph: MLX itself will not evaluate it either.
+    a.detach();
+    a.set_status(array::Status::unscheduled);
+  }
+}
+
+void forget_pending(const std::vector<Event>& events) {
+  auto& all = state();
+  std::lock_guard lock(all.lock);
+  std::erase_if(all.pending, [&](const Event& pending) {
+    return std::any_of(events.begin(), events.end(), [&](const Event& e) { return same(e, pending); });
+  });
 }
 
 template <class Function>
 void guarded(const std::vector<array>& arrays, Function function) {
   guard_allocations();
-  for (const auto& a : arrays) check_not_failed(a);
+  std::vector<Event> awaited;
+  for (const auto& a : arrays) {
+    check_not_failed(a);
+    if (a.status() == array::Status::evaluated && a.event().valid()) awaited.push_back(a.event());
+  }
   try {
     function();
   } catch (const std::exception& e) {
-    remember(arrays, e.what());
+    mark_failed(arrays, e);
     throw;
   }
+  if (!awaited.empty()) forget_pending(awaited);
 }
 
 } // namespace
 
 void check_not_failed_slow(const array& a) {
-  const bool is_marked = marked(a);
-  if (!is_marked && (a.status() != array::Status::evaluated || !a.event().valid())) return;
-  auto& all = failures();
+  if (a.status() == array::Status::available || !a.event().valid()) return;
+  auto& all = state();
   std::lock_guard lock(all.lock);
-  for (const auto& f : all.list)
-    if (a.event().valid() && same(f.event, a.event())) refuse(f.message);
-  if (is_marked) refuse("see the error reported then");
+  for (const auto& f : all.failed)
+    if (same(f.event, a.event()))
+      throw std::runtime_error("this array was not computed, its evaluation failed: " + f.message);
 }
 
 void evaluate(const std::vector<array>& arrays) {
@@ -100,10 +165,25 @@ void evaluate(const std::vector<array>& arrays) {
 
 void start_evaluation(const std::vector<array>& arrays) {
   guarded(arrays, [&] { mlx::core::async_eval(arrays); });
+  auto& all = state();
+  std::lock_guard lock(all.lock);
+  for (const auto& a : arrays)
+    if (a.status() == array::Status::evaluated && a.event().valid()) keep(all.pending, a.event());
 }
 
 void await(const array& a) {
   guarded({a}, [copy = a]() mutable { copy.wait(); });
+}
+
+void await(Stream stream) {
+  try {
+    mlx::core::synchronize(stream);
+  } catch (const std::exception& e) {
+    auto& all = state();
+    std::lock_guard lock(all.lock);
+    fail_pending(all, {stream}, e.what());
+    throw;
+  }
 }
 
 } // namespace mlxc

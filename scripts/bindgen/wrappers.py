@@ -30,7 +30,6 @@ IRREGULAR = {
     "mlx_get_default_device": "default_device",
     "mlx_get_default_stream": "default_stream",
     "mlx_device_is_available": "is_available",
-    "mlx_synchronize_default": "synchronize",
     "mlx_stream_from_thread_local": "stream_from_thread_local_stream",
 }
 # C++ parameters that the C API lacks, so that MLX's default is passed. A new one must be looked at by a person.
@@ -44,7 +43,13 @@ CHECKED = {
     "mlx_as_strided": "check_as_strided(c_ref(a), shape, shape_num, strides, strides_num, offset);",
 }
 # Mapped by type, but written by hand all the same: they look after arrays whose evaluation fails.
-BY_HAND = {"mlx_eval", "mlx_async_eval"}
+BY_HAND = {
+    "mlx_eval",
+    "mlx_async_eval",
+    "mlx_synchronize",
+    "mlx_synchronize_default",
+    "mlx_synchronize_thread_local",
+}
 
 _CLOSURE = "function<vector<array>(vector<array>)>"
 _KWARGS = "function<vector<array>(vector<array>,unordered_map<string,array>)>"

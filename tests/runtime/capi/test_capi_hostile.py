@@ -1,0 +1,204 @@
+"""What can kill a process must come back as a return code; what still may is tried in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from capi_harness import CApi, Failed, Slot
+from mlxc_py._sys import load, mlx
+
+X = np.arange(6, dtype="f4").reshape(2, 3)
+SINGULAR = np.zeros((3, 3), "f4")
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+# How a program of its own starts: the raw bindings, a CPU stream, and helpers for arrays and results.
+START = """
+import ctypes, struct
+from mlxc_py._sys import load, mlx
+S = mlx.mlx_default_cpu_stream_new()
+cell = (ctypes.c_size_t * 1)()
+def ints(*v): return struct.pack(f"{len(v)}i", *v), len(v)
+def array(*values, shape=None, code=10, kind="f"):
+    shape = shape or (len(values),)
+    return mlx.mlx_array_new_data(struct.pack(f"{len(values)}{kind}", *values), ints(*shape)[0], len(shape), code)
+def call(f, *args):
+    cell[0] = 0
+    return f(cell, *args), cell[0]
+def tell(rc): print(rc, load.take_error())
+"""
+
+
+# ---- empty handles and NULL pointers, for every function that takes them
+def plain_values(params: list[tuple[str, str]], stream: int) -> list[object]:
+    """Harmless values for the parameters that are no handles."""
+    values: dict[str, object] = {"mlx_stream": stream, "float": 1.0, "double": 1.0, "const char*": b"", "mlx_dtype": 10}
+    out: list[object] = []
+    for kind, _ in params:
+        out.append(values.get(kind, 0 if not kind.endswith("*") else None))
+    return out
+
+
+OPERATIONS = [
+    name
+    for name, signature in mlx.FUNCTIONS.items()
+    if signature.result == "int"
+    and [t for t, _ in signature.params[:2]] == ["mlx_array*", "mlx_array"]
+    and signature.params[-1][0] == "mlx_stream"
+]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_refuse_empty_arrays_and_no_result(capi: CApi, name: str) -> None:
+    params = list(mlx.FUNCTIONS[name].params)
+    function = getattr(capi.c, name)
+    slots = [Slot() for t, _ in params if t == "mlx_array*"]
+    rest = plain_values(params[len(slots) :], capi.stream)
+    assert function(*(s.address for s in slots), *rest) == 1
+    assert load.take_error()
+    assert all(s.value == 0 for s in slots)
+    filled = [capi.array(X) if t == "mlx_array" else v for (t, _), v in zip(params[len(slots) :], rest, strict=True)]
+    assert function(*([None] * len(slots)), *filled) == 1
+    assert load.take_error()
+
+
+def test_no_stream(capi: CApi) -> None:
+    slot = Slot()
+    assert capi.c.mlx_add(slot.address, capi.array(X), capi.array(X), 0) == 1
+    assert load.take_error() == "expected a non-empty mlx_stream"
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+@pytest.mark.parametrize("shape", [(-1,), (3, -7), (2**31 - 1,) * 3])
+def test_impossible_shapes(capi: CApi, name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(Failed):
+        capi.op(name, shape, np.float32)
+
+
+@pytest.mark.parametrize("call", ["random_normal", "random_uniform", "broadcast_to", "full"])
+def test_negative_dimensions(capi: CApi, call: str) -> None:
+    low, high = np.array(0.0, "f4"), np.array(1.0, "f4")
+    args: dict[str, tuple[object, ...]] = {
+        "random_normal": ((2, -3), np.float32, 0.0, 1.0, None),
+        "random_uniform": (low, high, (2, -3), np.float32, None),
+        "broadcast_to": (low, (2, -3)),
+        "full": ((-2, 3), low, np.float32),
+    }
+    with pytest.raises(Failed):
+        capi.op(call, *args[call])
+
+
+def test_unknown_dtypes(capi: CApi) -> None:
+    slot = Slot()
+    assert capi.c.mlx_astype(slot.address, capi.array(X), 14, capi.stream) == 1
+    assert load.take_error() == "unknown dtype"
+    assert capi.c.mlx_dtype_size(99) == 0
+
+
+# ---- memory
+HUGE = (2**18, 2**20)  # 1 TiB of float32
+
+
+@pytest.mark.parametrize("call", ["zeros", "random", "sum of zeros"])
+def test_a_terabyte_is_an_error(capi: CApi, call: str) -> None:
+    key = np.array([0, 1], "u4")
+    if call == "random":
+        huge = capi.filled("mlx_random_bits", *capi.pointer(HUGE), 4, capi.array(key), capi.stream)
+    else:
+        huge = capi.filled("mlx_zeros", *capi.pointer(HUGE), 10, capi.stream)
+    if call == "sum of zeros":
+        huge = capi.node("sum", capi.node("add", huge, np.ones(1, "f4")), False)
+    for _ in range(2):
+        assert capi.c.mlx_array_eval(huge) == 1
+        assert "1099511627776 bytes" in (load.take_error() or "")
+    np.testing.assert_array_equal(capi.op("add", X, X), X + X)
+
+
+# ---- worker threads
+def failed(capi: CApi) -> tuple[int, int]:
+    """(an intermediate, a result) of an evaluation that failed in a worker thread."""
+    inverse = capi.node("linalg_inv", SINGULAR)
+    total = capi.node("add", inverse, np.ones((3, 3), "f4"))
+    assert capi.c.mlx_array_eval(total) == 1
+    assert "Inverse" in (load.take_error() or "")
+    return inverse, total
+
+
+@pytest.mark.parametrize("which", ["intermediate", "result"])
+def test_an_array_whose_evaluation_failed_stays_failed(capi: CApi, which: str) -> None:
+    a = failed(capi)[which == "result"]
+    room = Slot()
+    for rc in (
+        capi.c.mlx_array_eval(a),
+        capi.c._mlx_array_wait(a),
+        capi.c.mlx_async_eval(capi.vector([capi.array(X), capi.array(X)])) or 1,
+        capi.c.mlx_vector_array_append_value(capi.vector([X]), a),
+        capi.c.mlx_add(room.address, a, capi.array(SINGULAR), capi.stream),
+        capi.c.mlx_array_tostring(room.address, a),
+    ):
+        assert rc == 1
+    assert capi.c.mlx_array_data_float32(a) == 0
+    assert "its evaluation failed: [Inverse" in (load.take_error() or "")
+    assert capi.shape(a) == (3, 3)  # what is known without data still is
+    capi.check(capi.c.mlx_array_free(a))
+    np.testing.assert_array_equal(capi.op("add", X, X), X + X)
+
+
+def test_an_asynchronous_failure_is_reported_by_who_waits(capi: CApi) -> None:
+    inverse = capi.node("linalg_inv", SINGULAR)
+    rc = capi.c.mlx_async_eval(capi.vector([inverse]))
+    assert rc or capi.c.mlx_array_eval(inverse) == 1
+    assert "Inverse" in (load.take_error() or "")
+    assert capi.c.mlx_array_eval(inverse) == 1
+
+
+def test_a_failure_leaves_others_alone(capi: CApi) -> None:
+    other = capi.node("add", X, X)
+    failed(capi)
+    np.testing.assert_array_equal(capi.numpy(other), X + X)
+    again = capi.node("linalg_inv", np.eye(3, dtype="f4"))
+    np.testing.assert_array_equal(capi.numpy(again), np.eye(3))
+
+
+# ---- in processes of their own
+PROGRAMS = {
+    "quantized_matmul of no rows": (
+        "w = array(*[0] * 8, shape=(2, 4), code=3, kind='I'); s = array(1, 1, shape=(2, 1)); x = array(shape=(0, 32))",
+        "mlx.mlx_quantized_matmul, x, w, s, s, True, 1 << 32 | 32, 1 << 32 | 4, b'affine', S",
+    ),
+    "sort along no elements": ("x = array(shape=(2, 0))", "mlx.mlx_sort_axis, x, 1, S"),
+    "cumsum along no elements": ("x = array(shape=(2, 0))", "mlx.mlx_cumsum_axis, x, 1, False, True, 0, S"),
+    "remainder by zero": ("x = array(1, 2, code=7, kind='i'); z = array(0, 0, code=7, kind='i')", "mlx.mlx_remainder, x, z, S"),
+    "floor_divide by zero": (
+        "x = array(1, 2, code=7, kind='i'); z = array(0, 0, code=7, kind='i')",
+        "mlx.mlx_floor_divide, x, z, S",
+    ),
+    "integer power with a negative exponent": (
+        "x = array(2, 3, code=7, kind='i'); z = array(-1, -2, code=7, kind='i')",
+        "mlx.mlx_power, x, z, S",
+    ),
+    "take along an axis that is not there": (
+        "x = array(1, 2); i = array(0, code=7, kind='i')",
+        "mlx.mlx_take_along_axis, x, i, -9, S",
+    ),
+    "as_strided outside": ("x = array(1, 2)", "mlx.mlx_as_strided, x, *ints(9), struct.pack('q', 1 << 40), 1, 0, S"),
+}
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_nothing_here_kills_a_process(run_python: RunPython, what: str) -> None:
+    before, call = PROGRAMS[what]
+    done = run_python(f"{START}\n{before}\nrc, a = call({call})\ntell(rc or mlx.mlx_array_eval(a))\nprint('alive')")
+    assert done.returncode == 0, done.stderr
+    assert "alive" in done.stdout
+
+
+def test_without_a_handler_an_error_is_printed_and_ends_the_program(run_python: RunPython) -> None:
+    code = f"{START}\nmlx.mlx_set_error_handler(None, 0, None)\nmlx.mlx_load(cell, b'/%s%n', S)\nprint('unreachable')"
+    done = run_python(code)
+    assert done.returncode == 255
+    assert done.stdout.startswith("MLX error: ") and "/%s%n" in done.stdout
+    assert "unreachable" not in done.stdout
