@@ -62,7 +62,18 @@ class Provider:
     # ------------------------------------------------------------ claim
     def get_capability(self, document: bytes) -> list[list[int]]:
         """Positions of the nodes to fuse, by cluster. Idempotent: ORT asks again after each of its own rewrites."""
-        graph = graphs.parse(document)
+        try:
+            return self._claim(graphs.parse(document))
+        except Exception as error:
+            # ORT would swallow this into a silent CPU session
+            if self._options.strict or self._options.on_compute_error == "raise":
+                self._error = error
+                return [[0]]
+            message = f"claiming failed, nodes stay on the CPU provider: {type(error).__name__}: {error}"
+            self._failed(message, first=message not in self.report.failures)
+            return []
+
+    def _claim(self, graph: Graph) -> list[list[int]]:
         self._parent = graph.parent_node or ""  # ORT compiles what a graph gave before it offers the next graph
         if self._error is not None:
             return [[0]] if graph.nodes else []

@@ -147,7 +147,10 @@ def claim_report(session: onnxruntime.InferenceSession) -> ClaimReport:
 def _refuse_cpu_nodes(session: onnxruntime.InferenceSession) -> None:
     from ort_ep.provider import StrictError
 
-    declined = [node for node in claim_report(session).nodes if not node.on_mlx]
+    report = claim_report(session)
+    declined = [node for node in report.nodes if not node.on_mlx]
+    if report.failures:
+        raise StrictError(f"strict=True, but {report.failures[-1]}")
     if declined:
         shown = "; ".join(f"{node.op_type} {node.name!r}: {node.reason}" for node in declined[:SHOWN])
         more = f"; and {len(declined) - SHOWN} more" if len(declined) > SHOWN else ""
