@@ -33,6 +33,8 @@ def ints(values: Ints) -> bytes:
 
 def several_ints(value: Ints) -> Sequence[int]:
     """One int or several as a sequence."""
+    if value.__class__ is tuple:
+        return value
     if isinstance(value, int | np.integer):
         return (int(value),)
     return value if isinstance(value, tuple | list) else tuple(value)  # type: ignore[arg-type]
@@ -67,7 +69,7 @@ def _not_ints(values: Any, bits: int) -> Exception:
 def shape_of(shape: Ints) -> tuple[int, ...]:
     """A shape as a tuple of non-negative ints (negative ones abort the process inside official libraries)."""
     sizes = tuple(map(index, several_ints(shape)))
-    if any(size < 0 for size in sizes):
+    if sizes and min(sizes) < 0:
         raise ValueError(f"negative dimensions are not allowed: {sizes}")
     return sizes
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from ctypes import addressof, c_bool, c_int
-from typing import Any
+from ctypes import addressof, c_bool
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import mlxc_py as mx
 from mlxc_py._sys import fastcall
 from mlxc_py._sys import mlx as c
 from mlxc_py.dtype import DTYPES, Dtype, bool_
@@ -16,8 +17,10 @@ from mlxc_py.errors import ClosedError, MLXError
 from mlxc_py.methods import Methods
 from mlxc_py.state import Here, local
 
+if TYPE_CHECKING:
+    from mlxc_py.indexing import At
+
 _new = fastcall.Handle.__new__
-_SHAPES = tuple(c_int * n for n in range(16))
 
 
 class Array(fastcall.Handle, Methods):
@@ -30,11 +33,12 @@ class Array(fastcall.Handle, Methods):
 
     def __init__(self, val: Any, dtype: Dtype | None = None) -> None:
         if isinstance(val, Array):
-            self.handle = _copied(val, dtype)
+            made = _copied(val, dtype)
         elif isinstance(val, list | tuple) and _holds_arrays(val):
-            self.handle = _stacked(val, dtype)
+            made = mx.stack([Array(v, dtype) for v in val])
         else:
-            self.handle = convert.handle_of(val, dtype)
+            made = mx.convert.made_of(val, dtype)
+        self.handle, made.handle = made.handle, 0
 
     def close(self) -> None:
         """Release the handle now; a second time does nothing. Any use afterwards raises."""
@@ -45,7 +49,7 @@ class Array(fastcall.Handle, Methods):
     @staticmethod
     def from_address(address: int, shape: tuple[int, ...], dtype: Dtype, owner: object | None = None) -> Array:
         """An array of the bytes at a host address: in place where the back end can (`owner` is kept), else a copy."""
-        return interop.from_address(address, shape, dtype, owner)
+        return mx.interop.from_address(address, shape, dtype, owner)
 
     # ---- what it is
     @property
@@ -58,25 +62,22 @@ class Array(fastcall.Handle, Methods):
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the dimensions."""
-        n = c.mlx_array_ndim(self.handle or self.live)
-        if not n:
-            return ()
-        return tuple((_SHAPES[n] if n < 16 else c_int * n).from_address(c.mlx_array_shape(self.handle)))
+        return _shape(self)
 
     @property
     def ndim(self) -> int:
         """Number of dimensions."""
-        return int(c.mlx_array_ndim(self.handle or self.live))
+        return _ndim(self)
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(c.mlx_array_size(self.handle or self.live))
+        return _size(self)
 
     @property
     def dtype(self) -> Dtype:
         """Element type."""
-        return DTYPES[c.mlx_array_dtype(self.handle or self.live)]
+        return DTYPES[_dtype_code(self)]
 
     @property
     def itemsize(self) -> int:
@@ -86,17 +87,17 @@ class Array(fastcall.Handle, Methods):
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return int(c.mlx_array_nbytes(self.handle or self.live))
+        return _nbytes(self)
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours along each dimension; evaluates the array first."""
-        return interop.strides(self)
+        return mx.interop.strides(self)
 
     @property
     def address(self) -> int:
         """Address of the first element; MLXError unless the array is evaluated and row-contiguous."""
-        return interop.address(self)
+        return mx.interop.address(self)
 
     @property
     def evaluated(self) -> bool:
@@ -119,12 +120,12 @@ class Array(fastcall.Handle, Methods):
     def _host_scalar(self) -> np.ndarray:
         if self.size != 1:
             raise ValueError(f"only an array of one element is a Python scalar, this one has shape {self.shape}")
-        host = interop.host_view(self).reshape(())
+        host = mx.interop.host_view(self).reshape(())
         return host.astype(np.float32) if host.dtype.kind == "V" or host.dtype.name == "bfloat16" else host
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers; a number for rank 0."""
-        host = interop.host_view(self)
+        host = mx.interop.host_view(self)
         return (host.astype(np.float32) if host.dtype.name == "bfloat16" else host).tolist()
 
     def __len__(self) -> int:
@@ -136,7 +137,7 @@ class Array(fastcall.Handle, Methods):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise TypeError("iteration over a 0-dimensional array")
-        return iter(ops.unstack(self))
+        return iter(mx.unstack(self))
 
     def __bool__(self) -> bool:
         return bool(self._host_scalar())
@@ -156,22 +157,22 @@ class Array(fastcall.Handle, Methods):
         return int(self._host_scalar())
 
     def __bytes__(self) -> bytes:
-        return interop.host_view(self).tobytes()
+        return mx.interop.host_view(self).tobytes()
 
     def __contains__(self, value: Any) -> bool:
-        return bool(ops.any(ops.equal(self, value)))
+        return bool(mx.any(mx.equal(self, value)))
 
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return printing.describe(self) if self.handle else "array(<closed>)"
+        return mx.printing.describe(self) if self.handle else "array(<closed>)"
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
     # ---- interop, copies
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return interop.to_numpy(self, dtype, copy)
+        return mx.interop.to_numpy(self, dtype, copy)
 
     def __dlpack__(
         self,
@@ -181,42 +182,42 @@ class Array(fastcall.Handle, Methods):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        return dlpack.export(self, max_version, dl_device, copy)
+        return mx.dlpack.export(self, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.device_of(self)
+        return mx.dlpack.device_of(self)
 
     if sys.version_info >= (3, 12):
 
         def __buffer__(self, flags: int) -> memoryview:
-            return interop.export_buffer(self)
+            return mx.interop.export_buffer(self)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
         return sys.modules[__package__]
 
     def __copy__(self) -> Array:
-        return wrap(_copied(self, None))
+        return _copied(self, None)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Array:
-        return ops.copy(self)
+        return mx.copy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return interop.restore, (bytes(self), self.shape, self.dtype)
+        return mx.interop.restore, (bytes(self), self.shape, self.dtype)
 
     # ---- indexing
     def __getitem__(self, key: Any) -> Array:
-        found = indexing.get(self, key)
-        return wrap(_copied(self, None)) if found is self else found
+        found = mx.indexing.get(self, key)
+        return _copied(self, None) if found is self else found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         # Arrays are immutable in MLX: an update makes this object own the new array.
-        old, self.handle = self.handle, _copied(indexing.updated(self, key, value), None)
-        c.mlx_array_free(old)
+        made = _copied(mx.indexing.updated(self, key, value), None)
+        self.handle, made.handle = made.handle, self.handle
 
     @property
-    def at(self) -> indexing.At:
-        """Updates in which repeated indices accumulate: x.at[i].add(y), subtract, multiply, divide, maximum, minimum."""
-        return indexing.At(self)
+    def at(self) -> At:
+        """Updates where repeated indices accumulate: x.at[i].add(y), subtract, multiply, divide, maximum, minimum."""
+        return mx.indexing.At(self)
 
     # ---- operators: the other operand is an Array in most calls, and then nothing else stands before the call
     def __add__(self, other: Any) -> Array:
@@ -392,6 +393,16 @@ class Array(fastcall.Handle, Methods):
         return call.mlx_logical_not(self) if self.dtype is bool_ else call.mlx_bitwise_invert(self)
 
 
+def _closed(array: Array) -> Any:
+    return array.live
+
+
+_shape = fastcall.shape_reader(_closed)
+_ndim, _size, _nbytes, _dtype_code = (
+    fastcall.reader(f"mlx_array_{name}", _closed) for name in ("ndim", "size", "nbytes", "dtype")
+)
+
+
 def wrap(handle: int) -> Array:
     """An Array that owns a handle."""
     array: Array = _new(Array)
@@ -425,8 +436,13 @@ def take_list(here: Here, failed: int) -> list[Array]:
     """The arrays of a vector that a call wrote to `here.out`."""
     if failed:
         raise here.failure()
-    with vector.VectorArray.adopt(here.take_raw()) as results:
-        return list(results)
+    results = here.take_raw()
+    try:
+        return [
+            take(here, c.mlx_vector_array_get(here.out, results, i)) for i in range(c.mlx_vector_array_size(results))
+        ]
+    finally:
+        c.mlx_vector_array_free(results)
 
 
 def as_array(value: Any) -> Array:
@@ -445,36 +461,29 @@ def _holds_arrays(value: list[Any] | tuple[Any, ...]) -> bool:
     return any(isinstance(v, Array) or (isinstance(v, list | tuple) and _holds_arrays(v)) for v in value)
 
 
-def _stacked(value: list[Any] | tuple[Any, ...], dtype: Dtype | None) -> int:
-    stacked = ops.stack([Array(v, dtype) for v in value])
-    handle, stacked.handle = stacked.handle, 0
-    return handle
-
-
-def _copied(value: Array, dtype: Dtype | None) -> int:
-    # A second handle of the same (immutable) array, or the conversion of it.
+def _copied(value: Array, dtype: Dtype | None) -> Array:
+    """The conversion to dtype, or a second handle of the same (immutable) array."""
     if dtype is not None and dtype is not value.dtype:
-        converted = ops.astype(value, dtype)
-        handle, converted.handle = converted.handle, 0
-        return handle
+        return mx.astype(value, dtype)
     here = local.here
-    if c.mlx_array_set(here.out, value.live):
-        raise here.failure("array")
-    return here.take_raw()
+    return take(here, c.mlx_array_set(here.out, value.live))
 
 
 def _operand(value: Any, like: Array) -> Array | None:
     """The other operand of an operator, None where Python shall ask that operand's class instead."""
     if isinstance(value, Array):
         return value
-    if isinstance(value, convert.NUMBERS) or hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
-        return convert.weak(value, like)
+    if isinstance(value, mx.convert.NUMBERS) or hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+        return mx.convert.weak(value, like)
     return None
 
 
 def _failed(_name: str) -> None:
-    # Frame 0 is this one, 1 that of the function which made the call: the name its user knows.
-    raise local.here.failure(sys._getframe(1).f_code.co_name.strip("_"))
+    # The name that the user knows is that of the function which made the call.
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__") == "mlxc_py._sys.plaincall" and frame.f_back:
+        frame = frame.f_back
+    raise local.here.failure(frame.f_code.co_name.strip("_"))
 
 
 ArrayLike = Any
@@ -482,8 +491,5 @@ ArrayLike = Any
 array = Array
 call = fastcall.Caller(Array, _failed)
 """mlx-c's functions that make one array."""
-
-# At the end, because they need Array.
-from mlxc_py import convert, dlpack, indexing, interop, ops, printing, vector  # noqa: E402
 
 __all__ = ["Array", "MLXError", "array", "as_array", "call", "handle_or_none", "take", "take_list", "take_pair", "wrap"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mlxc_py import dlpack
 from mlxc_py._sys import mlx as c
 from mlxc_py.arguments import ints
+from mlxc_py.arrays import Array, as_array, call, wrap
 from mlxc_py.dtype import (
+    DTYPES,
     Dtype,
+    bfloat16,
     bool_,
     complex64,
     dtype_of,
@@ -20,25 +24,25 @@ from mlxc_py.dtype import (
     int64,
     issubdtype,
 )
+from mlxc_py.guards import check_axis, check_indices
 from mlxc_py.state import local
-
-if TYPE_CHECKING:
-    from mlxc_py.arrays import Array
 
 Scalar = bool | int | float | complex
 NUMBERS = (bool, int, float, complex)
 _FORMATS = {0: "?", 1: "B", 2: "H", 3: "I", 4: "Q", 5: "b", 6: "h", 7: "i", 8: "q", 9: "e", 10: "f", 11: "d"}
 _PACKERS = {code: struct.Struct("<" + form) for code, form in _FORMATS.items()}
+_INEXACT = frozenset(dtype for dtype in DTYPES if issubdtype(dtype, inexact))
+BRIEF = 1 << 16  # bytes that are copied without letting other threads run
 _NO_SHAPE = b"\0\0\0\0"
 # What mlx.core makes of 64-bit numpy data and Python numbers unless a dtype is given.
 _NARROWED = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
 
-def handle_of(value: Any, dtype: Dtype | None) -> int:
-    """A new mlx_array handle holding `value`, converted to `dtype` where one is given."""
+def made_of(value: Any, dtype: Dtype | None) -> Array:
+    """A new array holding `value`, converted to `dtype` where one is given."""
     if isinstance(value, NUMBERS) and not isinstance(value, np.generic):
-        return scalar_handle(value, dtype or scalar_dtype(value))
-    return numpy_handle(host_value(value), dtype)
+        return scalar(value, dtype or scalar_dtype(value))
+    return from_numpy(host_value(value), dtype)
 
 
 def scalar_dtype(value: Scalar, like: Dtype | None = None) -> Dtype:
@@ -49,12 +53,14 @@ def scalar_dtype(value: Scalar, like: Dtype | None = None) -> Dtype:
         natural = int32 if -(1 << 31) <= value < 1 << 31 else int64
         return natural if like is None or like is bool_ else like
     if isinstance(value, float):
-        return like if like is not None and issubdtype(like, inexact) else float32
+        return like if like is not None and like in _INEXACT else float32
     return complex64
 
 
-def scalar_handle(value: Scalar, dtype: Dtype) -> int:
+def scalar(value: Scalar, dtype: Dtype) -> Array:
     """A rank-0 array holding a Python number."""
+    if dtype is float32 and value.__class__ is float:
+        return call.mlx_array_new_float(value)
     packer = _PACKERS.get(dtype.code)
     try:
         if packer is not None and not isinstance(value, complex):
@@ -66,16 +72,13 @@ def scalar_handle(value: Scalar, dtype: Dtype) -> int:
             raise ValueError(f"{value} does not fit into {dtype.name}") from problem
         with np.errstate(over="ignore"):
             data = np.array(value, np.float64).astype(dtype.numpy).tobytes()  # rounds to infinity
-    handle: int = c.mlx_array_new_data(data, _NO_SHAPE, 0, dtype.code)
-    if not handle:
-        raise local.here.failure("array")
-    return handle
+    return call.mlx_array_new_data(data, (), dtype.code)
 
 
 def _exact(value: Any, dtype: Dtype) -> Any:
     if dtype is bool_:
         return bool(value)
-    return value if issubdtype(dtype, inexact) or isinstance(value, int) else int(value)
+    return value if dtype in _INEXACT or isinstance(value, int) else int(value)
 
 
 def host_value(value: Any) -> np.ndarray:
@@ -84,8 +87,8 @@ def host_value(value: Any) -> np.ndarray:
         return np.asarray(value)
     if isinstance(value, list | tuple):
         return _from_sequence(value)
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        return np.from_dlpack(value)
+    if hasattr(value, "__dlpack__"):
+        return dlpack.to_host(value)
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return np.asarray(value)
     try:
@@ -107,39 +110,61 @@ def _from_sequence(value: list[Any] | tuple[Any, ...]) -> np.ndarray:
     return array
 
 
-def numpy_handle(value: np.ndarray, dtype: Dtype | None) -> int:
-    """A new mlx_array with a copy of a numpy array; float64 becomes float32 unless `dtype` asks, as in mlx.core."""
-    target = dtype.numpy if dtype is not None else _NARROWED.get(value.dtype, value.dtype)
-    code = dtype_of(target).code
-    if value.dtype.kind == "c" and target.kind != "c":
+def from_numpy(value: np.ndarray, dtype: Dtype | None) -> Array:
+    """A copy of a numpy array; float64 becomes float32 unless `dtype` asks, as in mlx.core."""
+    wanted = dtype or dtype_of(_NARROWED.get(value.dtype, value.dtype))
+    if value.dtype != wanted.numpy or not value.flags.c_contiguous:
+        value = _converted(value, wanted.numpy)
+    if value.nbytes > BRIEF:
+        return from_memory(value.ctypes.data, value.shape, wanted.code)
+    # The buffer protocol has no bfloat16.
+    data = value.view(np.uint16) if wanted is bfloat16 else value
+    return call.mlx_array_new_data(data, value.shape, wanted.code)
+
+
+def _converted(value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    if value.dtype.kind == "c" and dtype.kind != "c":
         value = value.real
     # C casts, as MLX's own astype does: out-of-range values are not an error.
     with np.errstate(invalid="ignore", over="ignore"):
-        value = np.asarray(value, dtype=target, order="C")
-    return data_handle(value.ctypes.data, value.shape, code)
+        return np.asarray(value, dtype=dtype, order="C")
 
 
-def data_handle(address: int, shape: tuple[int, ...], code: int) -> int:
-    """A new mlx_array with a copy of the bytes at an address."""
-    handle: int = c.mlx_array_new_data(address or None, ints(shape) or _NO_SHAPE, len(shape), code)
+def from_memory(address: int, shape: tuple[int, ...], code: int) -> Array:
+    """A copy of the bytes at an address, made with the GIL released."""
+    handle = c.mlx_array_new_data(address, ints(shape) or _NO_SHAPE, len(shape), code)
     if not handle:
         raise local.here.failure("array")
-    return handle
+    return wrap(handle)
+
+
+# ---- operands
+_constants: dict[tuple[type, Scalar, Dtype], Array] = {}
+_MOST_CONSTANTS = 512
+
+
+def _constant(value: Scalar, dtype: Dtype) -> Array:
+    """A scalar array, shared: graphs are full of the same few constants."""
+    key = (value.__class__, value, dtype)
+    found = _constants.get(key)
+    if found is None:
+        found = scalar(value, dtype)
+        if value or not isinstance(value, float):  # 0.0 and -0.0 are one key
+            if len(_constants) >= _MOST_CONSTANTS:
+                _constants.clear()
+            _constants[key] = found
+    return found
 
 
 def weak(value: Any, like: Array) -> Array:
     """The other operand of `like`: Python numbers take its dtype where they can, the rest is converted."""
-    from mlxc_py.arrays import Array, as_array, wrap
-
     if isinstance(value, NUMBERS):
-        return wrap(scalar_handle(value, scalar_dtype(value, like.dtype)))
-    return value if type(value) is Array else as_array(value)
+        return _constant(value, scalar_dtype(value, like.dtype))
+    return value if value.__class__ is Array else as_array(value)
 
 
 def pair(a: Any, b: Any) -> tuple[Array, Array]:
     """Both operands of a binary op as arrays; a Python number follows the other's dtype."""
-    from mlxc_py.arrays import Array, as_array
-
     if isinstance(a, Array):
         return a, weak(b, a)
     if isinstance(b, Array):
@@ -149,3 +174,16 @@ def pair(a: Any, b: Any) -> tuple[Array, Array]:
         return weak(a, b), b
     a = as_array(a)
     return a, weak(b, a)
+
+
+def checked_indices(indices: Any, a: Array, axis: int | None, call: str) -> Array:
+    """Indices as an array; host-known ones are checked, an Array's values are not (that would evaluate it)."""
+    if isinstance(indices, Array):
+        return indices
+    host = np.asarray(indices)
+    if host.size == 0 and host.dtype.kind == "f":
+        host = host.astype(np.int32)
+    if host.dtype.kind not in "iu":
+        raise TypeError(f"{call}: indices must be integers, not {host.dtype}")
+    check_indices(host, a.size if axis is None else a.shape[check_axis(axis, a.ndim, call)], call)
+    return as_array(host if isinstance(indices, np.ndarray | np.generic) else host.astype(np.int32))

@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from mlxc_py import convert, interop
 from mlxc_py._sys import mlx as c
-from mlxc_py.arrays import Array, wrap
-from mlxc_py.convert import numpy_handle
+from mlxc_py.arrays import Array
 from mlxc_py.dtype import DTYPES, Dtype, bfloat16, dtype_of
-from mlxc_py.interop import evaluated
 
 CPU = (1, 0)
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -113,7 +112,7 @@ def export(a: Array, max_version: tuple[int, int] | None, dl_device: tuple[int, 
     """`__dlpack__`: a capsule of the evaluated array; BufferError for another device."""
     if dl_device is not None and tuple(dl_device) != CPU:
         raise BufferError(f"an array can be lent as host memory {CPU} only, not to device {tuple(dl_device)}")
-    source = evaluated(a)
+    source = interop.evaluated(a)
     if copy:
         source = Array(np.array(source), source.dtype)
         source.eval()
@@ -205,4 +204,4 @@ def from_dlpack(x: Any, /, *, copy: bool | None = None) -> Array:
     if copy is False:
         raise BufferError("from_dlpack: data is always copied here")
     host = to_host(x)
-    return wrap(numpy_handle(host, dtype_of(host.dtype)))
+    return convert.from_numpy(host, dtype_of(host.dtype))

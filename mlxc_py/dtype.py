@@ -101,6 +101,8 @@ def dtype_of(dtype: Any) -> Dtype:
     """The Dtype for a Dtype, numpy dtype or anything numpy takes as one; TypeError where MLX has none."""
     if isinstance(dtype, Dtype):
         return dtype
+    if isinstance(dtype, np.dtype) and dtype in _BY_NUMPY:
+        return _BY_NUMPY[dtype]
     found = _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
     if found is None:
         raise TypeError(f"MLX has no dtype for {np.dtype(dtype)}; it has {', '.join(d.name for d in DTYPES)}")

@@ -64,21 +64,6 @@ def check_strided(size: int, shape: Sequence[int], strides: Sequence[int], offse
         raise MLXIndexError(f"as_strided: elements {low} to {high} of an array that has {size}")
 
 
-def checked_indices(indices: Any, a: Array, axis: int | None, call: str) -> Array:
-    """Indices as an array; host-known ones are checked, an Array's values are not (that would evaluate it)."""
-    from mlxc_py.arrays import Array, as_array
-
-    if isinstance(indices, Array):
-        return indices
-    host = np.asarray(indices)
-    if host.size == 0 and host.dtype.kind == "f":
-        host = host.astype(np.int32)
-    if host.dtype.kind not in "iu":
-        raise TypeError(f"{call}: indices must be integers, not {host.dtype}")
-    check_indices(host, a.size if axis is None else a.shape[check_axis(axis, a.ndim, call)], call)
-    return as_array(host if isinstance(indices, np.ndarray | np.generic) else host.astype(np.int32))
-
-
 def check_rows(x: Array, call: str) -> None:
     """A quantized product of no rows divides by zero [M 68]."""
     if 0 in x.shape:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ctypes import addressof, c_bool, c_int64
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from mlxc_py import convert
+from mlxc_py._sys import fastcall, support
 from mlxc_py._sys import mlx as c
-from mlxc_py._sys import support
-from mlxc_py.arguments import ints, shape_of
-from mlxc_py.arrays import Array, call, wrap
-from mlxc_py.convert import data_handle
+from mlxc_py.arguments import shape_of
+from mlxc_py.arrays import Array, call
 from mlxc_py.dtype import Dtype, bfloat16
 from mlxc_py.errors import MLXError
 from mlxc_py.state import local
 
-_NO_SHAPE = b"\0\0\0\0"
 _PAGE = 16384  # Metal wraps only whole pages; Apple's are the largest
 
 
@@ -44,13 +44,18 @@ def _flag(query: Any, a: Array) -> bool:
 
 def address(a: Array) -> int:
     """Address of an evaluated, row-contiguous array's first element; 0 for one without elements."""
+    return _data(a) if a.size else _unfit(a)
+
+
+def _unfit(a: Array) -> int:
     if not _flag(c._mlx_array_is_available, a):
         raise MLXError("address: the array is not evaluated; call mx.eval on it first")
-    if not a.size:
-        return 0
-    if not _flag(c._mlx_array_is_row_contiguous, a):
+    if a.size:
         raise MLXError("address: the array is not row-contiguous; use mx.contiguous before evaluating it")
-    return int(c.mlx_array_data_uint8(a.handle))
+    return 0
+
+
+_data = fastcall.data_reader(_unfit)
 
 
 def evaluated(a: Array) -> Array:
@@ -103,24 +108,20 @@ def strides(a: Array) -> tuple[int, ...]:
 def from_address(address: int, shape: tuple[int, ...], dtype: Dtype, owner: object | None) -> Array:
     """An array of host bytes: in place where the back end can and `owner` keeps them alive, else a copy."""
     sizes = shape_of(shape)
-    count = 1
-    for size in sizes:
-        count *= size
+    count = prod(sizes)
     nbytes = count * dtype.size
     if count and not address:
         raise ValueError("from_address: the address is NULL")
     if owner is None or not support.RELEASE or not count or address % _PAGE or nbytes % _PAGE:
-        return wrap(data_handle(address, sizes, dtype.code))
+        if nbytes <= convert.BRIEF:
+            return call.mlx_array_new_data(address if count else None, sizes, dtype.code)
+        return convert.from_memory(address, sizes, dtype.code)
     payload = support.hold(owner)
-    handle = c.mlx_array_new_data_managed_payload(
-        address, ints(sizes) or _NO_SHAPE, len(sizes), dtype.code, payload, support.RELEASE
-    )
+    made = call.mlx_array_new_data_managed_payload(address, sizes, dtype.code, payload, support.RELEASE)
     support.drain()  # a back end that copied has released the owner by now
-    if not handle:
-        raise local.here.failure("from_address")
-    return wrap(handle)
+    return made
 
 
 def restore(data: bytes, shape: tuple[int, ...], dtype: Dtype) -> Array:
     """Reverse of pickling."""
-    return wrap(data_handle(np.frombuffer(data, np.uint8).ctypes.data if data else 0, shape, dtype.code))
+    return call.mlx_array_new_data(data or None, shape, dtype.code)

@@ -16,7 +16,7 @@ import numpy as np
 from mlxc_py._sys import mlx as c
 from mlxc_py.arguments import text
 from mlxc_py.arrays import Array, as_array, take, wrap
-from mlxc_py.convert import numpy_handle
+from mlxc_py.convert import from_numpy
 from mlxc_py.dtype import dtype_of
 from mlxc_py.evaluate import eval as evaluate
 from mlxc_py.interop import host_view
@@ -168,7 +168,7 @@ def _load_safetensors(
 
 def _load_npz(file: Any) -> dict[str, Array]:
     with np.load(file, allow_pickle=False) as members:
-        return {name: wrap(numpy_handle(value, dtype_of(value.dtype))) for name, value in members.items()}
+        return {name: from_numpy(value, dtype_of(value.dtype)) for name, value in members.items()}
 
 
 class _Gguf(Owner):

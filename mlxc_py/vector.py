@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t
 from struct import pack
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from mlxc_py._sys import load
 from mlxc_py._sys import mlx as c
 from mlxc_py.arguments import ints
+from mlxc_py.arrays import Array, take, wrap
 from mlxc_py.errors import ClosedError
 from mlxc_py.state import local
-
-if TYPE_CHECKING:
-    from mlxc_py.arrays import Array
 
 
 class Owner:
@@ -81,8 +79,6 @@ class VectorArray(Owner):
         return int(c.mlx_vector_array_size(self.live))
 
     def __getitem__(self, index: int) -> Array:
-        from mlxc_py.arrays import take
-
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} into a vector of {len(self)}")
         here = local.here
@@ -183,8 +179,6 @@ class ArrayMap(Owner):
 
     def items(self) -> Iterator[tuple[str, Array]]:
         """Every key with its array, in MLX's order."""
-        from mlxc_py.arrays import wrap
-
         iterator = c.mlx_map_string_to_array_iterator_new(self.live)
         key, value = c_char_p(), c_size_t()
         try:

@@ -227,7 +227,7 @@ def _array(source: str, fast: bool) -> str:
 def _sequence(source: str, fast: bool) -> str:
     if "several_ints(" in source:
         return source
-    return f"several_ints({source})" if fast else f"ints({source}), len(several_ints({source}))"
+    return source if fast else f"ints({source}), len(several_ints({source}))"
 
 
 def _vector(source: str, fast: bool) -> str:
@@ -283,9 +283,9 @@ SOURCES = {
         "text",
     ),
     "mlxc_py.arrays": ("Array", "ArrayLike", "as_array", "call", "handle_or_none", "take_list", "take_pair"),
-    "mlxc_py.convert": ("pair", "weak"),
+    "mlxc_py.convert": ("checked_indices", "pair", "weak"),
     "mlxc_py.dtype": ("Dtype", "bfloat16", "float32", "int32"),
-    "mlxc_py.guards": ("check_axis", "check_rows", "check_sortable", "check_strided", "checked_indices"),
+    "mlxc_py.guards": ("check_axis", "check_rows", "check_sortable", "check_strided"),
     "mlxc_py.ops": ("reshape",),
     "mlxc_py.shapes": ("broadcast_shapes",),
     "mlxc_py.state": ("StreamLike", "local", "on"),
