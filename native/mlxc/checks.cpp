@@ -15,4 +15,8 @@ void check_as_strided(
   if (low < 0 || high >= __int128(a.size())) bad_argument("[as_strided] reads outside the array");
 }
 
+void check_has_rows(const mx::array& x) {
+  if (x.ndim() > 1 && x.shape(-2) == 0) bad_argument("[quantized_matmul] the first operand has no rows");
+}
+
 } // namespace mlxc

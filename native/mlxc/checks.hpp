@@ -1,4 +1,5 @@
-// Arguments that MLX takes unchecked and that would read outside an array.
+// Arguments that MLX takes unchecked and that would end the process or read outside an array, as far as they can be
+// seen before evaluation. Index values (take, gather, scatter, slice_dynamic) cannot: they are the caller's to check.
 #pragma once
 
 #include "handles.hpp"
@@ -8,5 +9,8 @@ namespace mlxc {
 // as_strided: every element it would read lies inside the (flattened) array.
 void check_as_strided(
     const mx::array& a, const int* shape, size_t ndim, const int64_t* strides, size_t nstrides, size_t offset);
+
+// Quantised products divide by the number of rows on the CPU.
+void check_has_rows(const mx::array& x);
 
 } // namespace mlxc

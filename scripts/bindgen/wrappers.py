@@ -41,6 +41,7 @@ DEFAULTED = {
 # Statements before the call, for arguments that MLX itself does not check (native/mlxc/checks.hpp).
 CHECKED = {
     "mlx_as_strided": "check_as_strided(c_ref(a), shape, shape_num, strides, strides_num, offset);",
+    **{f"mlx_{name}": "check_has_rows(c_ref(x));" for name in ("quantized_matmul", "qqmm", "gather_qmm", "gather_qqmm")},
 }
 # Mapped by type, but written by hand all the same: they look after arrays whose evaluation fails.
 BY_HAND = {
