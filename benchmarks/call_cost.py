@@ -85,7 +85,10 @@ def floors(ours: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Nanoseconds: [mlx.core, mlxc_py] for each operation, [mlxc_py] for each floor; medians over rounds in turns."""
+    """Median nanoseconds: [mlx.core, mlxc_py, their ratio] for each operation, [mlxc_py] for each floor.
+
+    The ratio is the median of the rounds' own ratios: a round's two sides follow each other within milliseconds.
+    """
     core = arrays(importlib.import_module("mlx.core"))
     ours = arrays(importlib.import_module("mlxc_py"))
     timers = {
@@ -101,9 +104,11 @@ def measure(rounds: int) -> dict[str, list[float]]:
     for _ in range(rounds):
         for key, timer in timers.items():
             samples[key].append(timer.timeit(loops[key]) / loops[key] * 1e9)
-    result: dict[str, list[float]] = {}
-    for (name, _), values in samples.items():
-        result.setdefault(name, []).append(statistics.median(values))
+    result = {name: [statistics.median(samples[name, 0])] for name in FLOORS}
+    for name in OPERATIONS:
+        core_ns, our_ns = samples[name, 0], samples[name, 1]
+        ratios = [mine / theirs for theirs, mine in zip(core_ns, our_ns, strict=True)]
+        result[name] = [statistics.median(values) for values in (core_ns, our_ns, ratios)]
     return result
 
 
@@ -123,8 +128,8 @@ def table(native: dict[str, list[float]], plain: dict[str, list[float]]) -> str:
     """The results as text."""
     lines = [f"{'operation, ns':24}{'mlx.core':>10}{'mlxc_py':>10}{'ratio':>8}{'ctypes only':>14}{'ratio':>8}"]
     for name in OPERATIONS:
-        (core, ours), (core_again, slow) = native[name], plain[name]
-        lines.append(f"{name:24}{core:10.0f}{ours:10.0f}{ours / core:8.2f}{slow:14.0f}{slow / core_again:8.2f}")
+        (core, ours, ratio), (_, slow, slow_ratio) = native[name], plain[name]
+        lines.append(f"{name:24}{core:10.0f}{ours:10.0f}{ratio:8.2f}{slow:14.0f}{slow_ratio:8.2f}")
     lines += ["", "What an operation is made of, ns:"]
     lines += [f"  {name:40}{native[name][0]:8.0f}" for name in FLOORS]
     bare, fast = native["ctypes mlx_add and mlx_array_free"][0], native["fast call of mlx_add, result released"][0]
@@ -141,7 +146,7 @@ Below that are MLX's own work and one allocation for the C handle, which mlx.cor
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--rounds", type=int, default=15, help="interleaved rounds of about 2 ms per operation and side"
+        "--rounds", type=int, default=25, help="interleaved rounds of about 2 ms per operation and side"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--one", action="store_true", help="measure this process only and print JSON")
