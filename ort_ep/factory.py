@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 APPLE, NVIDIA = 0x106B, 0x10DE  # PCI vendors whose GPUs MLX has a back end for
 ORT_FAIL = 1
+_LIBRARIES = Path(__file__).resolve().parent / "lib"
 
 
 class PluginError(RuntimeError):
@@ -30,18 +33,35 @@ class Hooks:
     create_ep: Callable[[dict[str, str], int], LiveProvider]
 
 
-def attach(library_path: str) -> Hooks:
+library_path: str | None = None  # of the plugin library that attached last; a copy may have been registered
+
+
+def attach(path: str) -> Hooks:
     """Called at every registration with the plugin library's own path; raises where the EP could not work."""
+    global library_path
     try:
         # Here and not above: importing the runtime is what fails where libmlxc or MLX is missing, and says so in words.
         from mlxc_py._sys import load
         from mlxc_py._version import __version__
 
         load.library()
+        _check_sources(Path(path))
         import ort_ep.provider  # noqa: F401  a broken installation shows now, not at the first session
     except RuntimeError as error:
         raise PluginError(str(error)) from error
+    library_path = path
     return Hooks(__version__, select_devices, create_ep)
+
+
+def _check_sources(library: Path) -> None:
+    """Refuse a library in a source tree that was built from other sources than the tree holds now."""
+    from mlxc_py._sys.stamp import source_hash
+
+    stamp, sources = library.with_suffix(".json"), library.parents[2] / "native" / "plugin"
+    if library.parent != _LIBRARIES or not (stamp.is_file() and sources.is_dir()):
+        return
+    if json.loads(stamp.read_text(encoding="utf-8")).get("source_hash") != source_hash(sources):
+        raise PluginError(f"{library} was built from other sources than {sources} holds: run native/build.py")
 
 
 # ---------------------------------------------------------------- devices

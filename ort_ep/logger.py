@@ -45,9 +45,9 @@ class Logger:
 
 
 def _plugin_log() -> ctypes._NamedFuncPointer:
-    import ort_ep
+    from ort_ep import factory, get_library_path
 
-    write = ctypes.CDLL(ort_ep.get_library_path()).mlx_plugin_log
+    write = ctypes.CDLL(factory.library_path or get_library_path()).mlx_plugin_log
     text = ctypes.c_char_p
     write.argtypes = [ctypes.c_void_p, ctypes.c_int, text, text, ctypes.c_int, text]
     write.restype = ctypes.c_int

@@ -154,3 +154,45 @@ def test_failed_sessions_leave_nothing(mixed: bytes) -> None:
             ort_ep.InferenceSession(mixed, strict=True)
     gc.collect()
     assert len(factory.live_providers()) == before
+
+
+# ---------------------------------------------------------------- devices, library
+CPU_DEVICE = {"type": "cpu", "vendor_id": 0x8086, "vendor": "Intel", "device_id": 0, "metadata": {}}
+APPLE_GPU = {"type": "gpu", "vendor_id": 0x106B, "vendor": "Apple", "device_id": 0, "metadata": {}}
+NVIDIA_GPU = {"type": "gpu", "vendor_id": 0x10DE, "vendor": "NVIDIA", "device_id": 7, "metadata": {}}
+AMD_GPU = {"type": "gpu", "vendor_id": 0x1002, "vendor": "AMD", "device_id": 7, "metadata": {}}
+NPU = {"type": "npu", "vendor_id": 0x106B, "vendor": "Apple", "device_id": 0, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("back_end", "devices", "chosen"),
+    [
+        ("cpu", [CPU_DEVICE], [0]),
+        ("cpu", [AMD_GPU, NVIDIA_GPU, CPU_DEVICE], [2]),
+        ("metal", [CPU_DEVICE, APPLE_GPU, NPU], [1]),
+        ("cuda", [CPU_DEVICE, AMD_GPU, NVIDIA_GPU, NVIDIA_GPU], [2]),
+        ("cuda", [CPU_DEVICE], [0]),  # a container hides the GPU from ONNX Runtime
+        ("metal", [NPU], []),
+    ],
+)
+def test_device_selection(
+    monkeypatch: pytest.MonkeyPatch, back_end: str, devices: list[dict[str, object]], chosen: list[int]
+) -> None:
+    monkeypatch.setattr(factory, "back_end", lambda: back_end)
+    selected = factory.select_devices(devices)
+    assert [index for index, _, _ in selected] == chosen
+    assert all(metadata["mlx_back_end"] == back_end for _, metadata, _ in selected)
+
+
+def test_stale_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = tmp_path / "ort_ep" / "lib" / "libort_ep_mlx.so"
+    sources = tmp_path / "native" / "plugin"
+    sources.mkdir(parents=True)
+    library.parent.mkdir(parents=True)
+    (sources / "a.c").write_text("int a;")
+    library.with_suffix(".json").write_text('{"source_hash": "of yesterday"}')
+    monkeypatch.setattr(factory, "_LIBRARIES", library.parent)
+    with pytest.raises(factory.PluginError, match=r"was built from other sources than .*: run native"):
+        factory.attach(str(library))
+    ort_ep.register()
+    assert factory.attach(ort_ep.get_library_path()).version == ort_ep.__version__
