@@ -24,7 +24,7 @@ REQUIRED, OPTIONAL, OUTPUT, CONSTANT, OUTER = 1, 2, 4, 8, 16
 Documents = list[tuple[dict[str, Any], dict[str, np.ndarray]]]
 Offer = Callable[..., Documents]
 
-DTYPES = {FLOAT: np.dtype(np.float32), INT64: np.dtype(np.int64)}
+DTYPES: dict[int, np.dtype[Any]] = {FLOAT: np.dtype(np.float32), INT64: np.dtype(np.int64)}
 
 
 def tensors(document: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -213,7 +213,7 @@ def test_string_that_is_no_utf8(offer: Offer) -> None:
 
 
 def test_string_initializer_has_no_bytes(offer: Offer) -> None:
-    words = helper.make_tensor("words", TensorProto.STRING, [2], [b"one", b"two"])
+    words = numpy_helper.from_array(np.array(["one", "two"], object), "words")
     model = build(
         [helper.make_node("Identity", ["words"], ["y"])], [], [value("y", 2, elem_type=TensorProto.STRING)], [words]
     )

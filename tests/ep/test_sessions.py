@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -139,7 +140,7 @@ def test_nothing_outlives_a_session(plain: bytes) -> None:
     before = len(factory.live_providers())
     session = ort_ep.InferenceSession(plain)
     assert len(factory.live_providers()) == before + 1
-    ends = [weakref.ref(session), weakref.ref(factory.live_providers()[-1].provider)]
+    ends: list[weakref.ref[Any]] = [weakref.ref(session), weakref.ref(factory.live_providers()[-1].provider)]
     del session
     assert len(factory.live_providers()) == before
     gc.collect()
