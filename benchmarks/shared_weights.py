@@ -1,0 +1,240 @@
+"""What the tenth session of a model costs: memory and load time of 1, 2, 4 and 10 sessions.
+
+Rows: MLXExecutionProvider, the same with sharing off, and ORT's CPU provider, each in a process of its own. Models are
+loaded by path. Memory is proportional set size (PSS) over the process before its first session, and MLX's active
+memory; "x weights" divides by the bytes of the weights, whose one copy is the floor. Goals: ten sessions <= 1.1x one;
+after loading <= 1.1x weights; at the peak <= 1.2x for external data, <= 2.2x for weights inside the model file, of
+which ORT's own copy is one; after the last close within 2 % of the state after one warm-up session was closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+COUNTS = (1, 2, 4, 10)
+MIB = 1 << 20
+ROWS: dict[str, dict[str, str]] = {
+    "MLX, shared": {},
+    "MLX, sharing off": {"ONNXRUNTIME_EP_MLX_NO_SHARED_INITIALIZERS": "1"},
+    "ORT CPU": {},
+}
+
+
+# ---------------------------------------------------------------- models
+def resnet50(folder: Path) -> Path:
+    """ResNet-50 of the corpus, weights inside the file."""
+    sys.path.insert(0, str(ROOT / "tests" / "models"))
+    fetch = importlib.import_module("fetch")
+    found: Path = fetch.fetch(fetch.corpus()["onnx/filled_resnet50"])
+    return found
+
+
+def decoder(folder: Path, gigabytes: float = 1.0) -> Path:
+    """A decoder-like stack of gated feed-forward and projection layers, weights in an external file."""
+    np = importlib.import_module("numpy")
+    onnx = importlib.import_module("onnx")
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    hidden, inner = 2048, 5632
+    shapes = [(hidden, hidden)] * 4 + [(hidden, inner), (hidden, inner), (inner, hidden)]
+    layers = max(1, round(gigabytes * 1e9 / (4 * sum(rows * columns for rows, columns in shapes))))
+    nodes, initializers, offset = [], [], 0
+    rng = np.random.default_rng(0)
+    data = folder / "decoder.bin"
+    with data.open("wb") as file:
+
+        def weight(name: str, shape: tuple[int, int]) -> str:
+            nonlocal offset
+            content = rng.standard_normal(shape, np.float32) * np.float32(shape[0] ** -0.5)
+            file.write(content.data)
+            tensor = onnx.TensorProto(name=name, data_type=float32, dims=shape)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", data.name), ("offset", offset), ("length", content.nbytes)):
+                tensor.external_data.add(key=key, value=str(value))
+            offset += content.nbytes
+            initializers.append(tensor)
+            return name
+
+        x = "x"
+        for layer in range(layers):
+            names = [weight(f"w{layer}_{index}", shape) for index, shape in enumerate(shapes)]
+
+            def node(op: str, *inputs: str, layer: int = layer) -> str:
+                output = f"v{layer}_{len(nodes)}"
+                nodes.append(helper.make_node(op, list(inputs), [output], name=output))
+                return output
+
+            attention = node("MatMul", x, names[0])
+            for name in names[1:4]:
+                attention = node("Tanh", node("MatMul", attention, name))
+            x = node("Add", x, attention)
+            gate = node("Sigmoid", node("MatMul", x, names[4]))
+            x = node("Add", x, node("MatMul", node("Mul", gate, node("MatMul", x, names[5])), names[6]))
+    graph = helper.make_graph(
+        nodes,
+        "decoder",
+        [helper.make_tensor_value_info("x", float32, ["tokens", hidden])],
+        [helper.make_tensor_value_info(x, float32, ["tokens", hidden])],
+        initializers,
+    )
+    path = folder / "decoder.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def weight_bytes(model: Path) -> int:
+    onnx = importlib.import_module("onnx")
+    external = model.with_suffix(".bin")
+    graph = onnx.load(model, load_external_data=False).graph
+    inside = sum(len(tensor.raw_data) + 4 * len(tensor.float_data) for tensor in graph.initializer)
+    return inside + (external.stat().st_size if external.exists() else 0)
+
+
+# ---------------------------------------------------------------- one process
+def pss() -> int:
+    psutil = importlib.import_module("psutil")
+    found: int = psutil.Process().memory_full_info().pss
+    return found
+
+
+@contextmanager
+def peak_rss() -> Iterator[list[int]]:
+    """The largest resident size seen meanwhile (sampled every 5 ms: a sharper peak is missed)."""
+    psutil = importlib.import_module("psutil")
+    process, found, done = psutil.Process(), [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.005):
+            found[0] = max(found[0], process.memory_info().rss)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
+
+
+def measure(model: str, row: str) -> dict[str, Any]:
+    """Sessions made one after the other in this process, and what they hold."""
+    ort = importlib.import_module("onnxruntime")
+    np = importlib.import_module("numpy")
+    mx: Any = None
+    if row == "ORT CPU":
+
+        def make() -> Any:
+            return ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    else:
+        mx, ort_ep = importlib.import_module("mlxc_py"), importlib.import_module("ort_ep")
+        ort_ep.register()
+        importlib.import_module("ort_ep.provider")
+        one = mx.ones((2, 2))
+        mx.eval(one @ one)  # libraries and threads that any first use of MLX brings
+
+        def make() -> Any:
+            return ort_ep.InferenceSession(model)
+
+    def settle() -> int:
+        gc.collect()
+        if mx:
+            mx.clear_cache()
+        return pss()
+
+    def run(session: Any) -> None:
+        feeds = {
+            item.name: np.zeros([d if isinstance(d, int) else 2 for d in item.shape], np.float32)
+            for item in session.get_inputs()
+        }
+        session.run(None, feeds)
+
+    start, start_rss = settle(), importlib.import_module("psutil").Process().memory_info().rss
+    with peak_rss() as peak:
+        warm_up = make()
+    run(warm_up)
+    del warm_up
+    closed = settle()
+    sessions: list[Any] = []
+    rows: dict[int, dict[str, float]] = {}
+    for count in range(1, max(COUNTS) + 1):
+        begin = time.perf_counter()
+        sessions.append(make())
+        seconds = time.perf_counter() - begin
+        if count in COUNTS:
+            held = settle() - start
+            rows[count] = {"pss": held, "mlx": mx.get_active_memory() if mx else 0, "seconds": seconds}
+    run(sessions[-1])
+    sessions.clear()
+    after = settle()
+    return {"rows": rows, "peak": peak[0] - start_rss, "closed": closed, "after": after}
+
+
+# ---------------------------------------------------------------- table
+def in_a_process(model: Path, row: str) -> dict[str, Any]:
+    environ = {**os.environ, **ROWS[row]}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, __file__, "--one", str(model), row]
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the measuring process for {row} failed with status {done.returncode}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def show(name: str, results: dict[str, Any], weights: int) -> None:
+    print(f"\n{name}: {weights / MIB:.0f} MiB of weights")
+    print(f"{'':18}{'sessions':>9}{'PSS, MiB':>10}{'x one':>7}{'x weights':>11}{'MLX, MiB':>10}{'load, s':>9}")
+    for row, found in results.items():
+        one = found["rows"]["1"]["pss"]
+        for count, cells in found["rows"].items():
+            label = row if count == "1" else ""
+            held = cells["pss"]
+            print(
+                f"{label:18}{count:>9}{held / MIB:10.0f}{held / one:7.2f}{held / weights:11.2f}"
+                f"{cells['mlx'] / MIB:10.0f}{cells['seconds']:9.2f}"
+            )
+        after = found["after"] / found["closed"]
+        print(f"{'':18}peak while loading {found['peak'] / weights:.2f}x weights; after the last close {after:.3f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("resnet50", "decoder", "both"), default="both")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the synthetic decoder")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "ROW"), help="measure this process only and print JSON")
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(measure(*args.one)))
+        return
+    everything: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("resnet50", "decoder") if args.model == "both" else (args.model,):
+            print(f"preparing {name} ...", file=sys.stderr)
+            model = resnet50(Path(folder)) if name == "resnet50" else decoder(Path(folder), args.gigabytes)
+            results = {}
+            for row in ROWS:
+                print(f"measuring {name}: {row} ...", file=sys.stderr)
+                results[row] = in_a_process(model, row)
+            everything[name] = {"weights": weight_bytes(model), "rows": results}
+            if not args.json:
+                show(name, results, everything[name]["weights"])
+    if args.json:
+        print(json.dumps(everything))
+
+
+if __name__ == "__main__":
+    main()
