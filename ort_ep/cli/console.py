@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -71,12 +72,27 @@ def row(made: Table, *cells: str) -> None:
     made.add_row(*map(Text, cells))
 
 
+_running: Status | None = None
+
+
 @contextmanager
 def progress(what: str) -> Iterator[None]:
-    """A spinner on a terminal's stderr while the body runs; silent elsewhere."""
+    """A spinner on a terminal's stderr while the body runs; silent elsewhere. Within another it changes its text."""
+    global _running
+    if _running is not None:
+        outer = _running.status
+        _running.update(Text(what))
+        try:
+            yield
+        finally:
+            _running.update(outer)
+        return
     console = err()
     if not console.is_terminal:
         yield
         return
-    with console.status(Text(what)):
-        yield
+    try:
+        with console.status(Text(what)) as _running:
+            yield
+    finally:
+        _running = None

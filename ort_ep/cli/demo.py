@@ -182,7 +182,7 @@ def _show(findings: list[Finding], where: Placement, home: Path | None) -> None:
     if timed:
         first = timed[0][0].first_ms
         say()
-        say(f"Latencies are medians; the first run on MLX, which compiles, took {first:.1f} ms.")
+        say(f"Latencies are medians; the first run on MLX took {first:.1f} ms.")
         ratio = statistics.median(cpu.median_ms / mlx.median_ms for mlx, cpu in timed)
         say(f"CPU time / MLX time: {ratio:.2f}")
 

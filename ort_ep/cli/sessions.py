@@ -133,7 +133,7 @@ def _copy_out(value: Any) -> np.ndarray:
 
 
 def time_runs(session: InferenceSession, feeds: dict[str, np.ndarray], runs: int, label: str) -> Timed:
-    """A first run (it compiles), then the median of `runs` more."""
+    """A first run (it allocates and traces), then the median of `runs` more."""
     with progress(f"Running on {label}"):
         started = time.perf_counter()
         outputs = run(session, feeds)
