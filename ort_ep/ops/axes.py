@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mlxc_py import Array
 
@@ -16,7 +17,7 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % max(rank, 1)
 
 
-def axes_of(axes: Iterable[int] | np.ndarray, rank: int) -> list[int]:
+def axes_of(axes: ArrayLike, rank: int) -> list[int]:
     return [axis_of(int(axis), rank) for axis in np.ravel(axes)]
 
 

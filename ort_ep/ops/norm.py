@@ -35,7 +35,7 @@ def batch_normalization_7(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     spatial: int = 1,
-) -> Array:
+) -> tuple[Array, ...]:
     return batch_normalization(x, scale, b, mean, var, epsilon=epsilon, n_outputs=1)
 
 
@@ -51,7 +51,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
     n_outputs: int,
-) -> Array | tuple[Array, Array, Array]:
+) -> tuple[Array, ...]:
     wide = widen(x)
     mean, var = widen(input_mean), widen(input_var)
     running: tuple[Array, ...] = ()

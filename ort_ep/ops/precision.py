@@ -70,8 +70,8 @@ def widened(handler: Handler) -> Handler:
     return compute  # type: ignore[return-value]
 
 
-def narrow(y: Array | None, dtype: Dtype) -> Array | None:
-    return y.astype(dtype) if y is not None and y.dtype == mx.float32 else y
+def narrow(y: Array, dtype: Dtype) -> Array:
+    return y.astype(dtype) if y.dtype == mx.float32 else y
 
 
 def exp(x: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import mlxc_py as mx
 from mlxc_py import Array, Dtype
@@ -17,14 +18,18 @@ from ort_ep.ops.precision import widen
 from ort_ep.ops.window import Window
 from ort_ep.registry import FLOATS, SINGLES, op
 
+Values = TypeVar("Values", Array, Array | None)
+
 BYTES = frozenset({"int8", "uint8"})
 STORED = BYTES | {"int16", "uint16", "int32"}
 
 
-def spread(values: Array | None, x: Array, axis: int, block_size: int) -> Array | None:
+def spread(values: Values, x: Array, axis: int, block_size: int) -> Values:
     """Scales or zero points in the shape of x: one, one for each position on an axis, or one for each block of it."""
-    if values is None or values.ndim == 0 or values.size == 1:
-        return None if values is None else values.reshape([])
+    if values is None:
+        return values
+    if values.size == 1:
+        return values.reshape([])
     axis = axis_of(axis, x.ndim)
     if values.ndim == 1 and not block_size:
         return values.reshape([-1 if position == axis else 1 for position in range(x.ndim)])
@@ -96,12 +101,12 @@ def centred(x: Array, zero_point: Array | None) -> Array:
     return x if zero_point is None else x - zero_point.astype(mx.int32)
 
 
-def per_row(values: Array | None) -> Array | None:
+def per_row(values: Values) -> Values:
     """One value, or one for each row of a matrix, shaped to broadcast over it."""
     return values[:, None] if values is not None and values.ndim == 1 and values.size > 1 else values
 
 
-def per_output(values: Array | None, w: Array) -> Array | None:
+def per_output(values: Values, w: Array) -> Values:
     """One value, or one for each output channel of weights [O, ...]."""
     return values if values is None or values.size == 1 else values.reshape([-1, *[1] * (w.ndim - 1)])
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import mlxc_py as mx
 from mlxc_py import Array
@@ -24,7 +25,7 @@ def reduction(
     """Register both forms of a reduction: axes as an attribute, and later as an input."""
 
     def register(compute: Compute) -> Compute:
-        def reduce(data: Array, axes: Sequence[int], keepdims: int) -> Array:
+        def reduce(data: Array, axes: ArrayLike, keepdims: int) -> Array:
             return compute(widen(data), axes_of(axes, data.ndim), bool(keepdims)).astype(data.dtype)
 
         @op(name, dtypes=dtypes)

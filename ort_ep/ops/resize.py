@@ -37,25 +37,25 @@ class Sampling:
 
     def source(self, length: int, count: int, scale: float, roi: Sequence[float]) -> np.ndarray:
         """The position in the input of each of `count` outputs, in float32 as ORT has it: ties depend on it."""
-        x, scale = np.arange(count, dtype=np.float32), np.float32(scale)
-        resized = np.float32(length) * scale
+        x, step = np.arange(count, dtype=np.float32), np.float32(scale)
+        resized = np.float32(length) * step
         match self.coordinates:
             case "asymmetric":
-                return x / scale
+                return x / step
             case "align_corners":
                 return x * (length - 1) / (resized - 1) if resized != 1 else 0 * x
             case "pytorch_half_pixel":
-                return (x + 0.5) / scale - 0.5 if count > 1 else 0 * x
+                return (x + 0.5) / step - 0.5 if count > 1 else 0 * x
             case "half_pixel_symmetric":
-                return (x + 0.5) / scale - 0.5 + length / 2 * (1 - count / resized)
+                return (x + 0.5) / step - 0.5 + length / 2 * (1 - count / resized)
             case "tf_half_pixel_for_nn":
-                return (x + 0.5) / scale
+                return (x + 0.5) / step
             case "tf_crop_and_resize":
                 start, end = roi
                 if count == 1:
                     return 0.5 * (start + end) * (length - 1) + x
                 return start * (length - 1) + x * (end - start) * (length - 1) / (count - 1)
-        return (x + 0.5) / scale - 0.5
+        return (x + 0.5) / step - 0.5
 
     def taps(self, source: np.ndarray, length: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Input indices and weights, both [outputs, taps]."""

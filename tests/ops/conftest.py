@@ -1,0 +1,186 @@
+"""One-node models through the translation layer, without ONNX Runtime's plugin, and the oracles to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import mlxc_py as mx
+from ort_ep import dtypes, plan, proto
+from ort_ep.capability import Analyzer
+
+Array = np.ndarray[Any, Any]
+RELATIVE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1e-11, "complex64": 2e-5}
+
+
+def one_node(
+    op: str,
+    inputs: Sequence[Array | None],
+    opset: int,
+    domain: str,
+    constants: Sequence[int],
+    outputs: int,
+    **attributes: Any,
+) -> ModelProto:
+    """A model of one node; the inputs listed in `constants` are initializers, the others graph inputs."""
+    names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
+    node = helper.make_node(op, names, [f"y{index}" for index in range(outputs)], domain=domain, **attributes)
+    given = [(index, value) for index, value in enumerate(inputs) if value is not None]
+    graph = helper.make_graph(
+        [node],
+        op,
+        [
+            helper.make_tensor_value_info(f"x{index}", dtypes.BY_NUMPY[value.dtype].code, value.shape)
+            for index, value in given
+            if index not in constants
+        ],
+        [helper.make_empty_tensor_value_info(f"y{index}") for index in range(outputs)],
+        [numpy_helper.from_array(value, f"x{index}") for index, value in given if index in constants],
+    )
+    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def feeds_of(model: ModelProto, inputs: Sequence[Array | None]) -> dict[str, Array]:
+    wanted = {value.name for value in model.graph.input}
+    named = {f"x{index}": value for index, value in enumerate(inputs) if value is not None}
+    return {name: value for name, value in named.items() if name in wanted}
+
+
+def declined(model: ModelProto) -> list[str]:
+    """Why the nodes of a model that are not claimed are left to the CPU provider."""
+    return [
+        f"{verdict.node.op_type}: {verdict.reason}"
+        for verdict in Analyzer(proto.from_model(model)).verdicts()
+        if not verdict.claimed
+    ]
+
+
+def run_plan(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """The outputs as the handlers leave them: not cast to the declared type, which would hide a wrong one."""
+    graph = proto.from_model(model)
+    verdicts = Analyzer(graph).verdicts()
+    refused = [f"{verdict.node.op_type}: {verdict.reason}" for verdict in verdicts if not verdict.claimed]
+    assert not refused, refused
+    built = plan.build(graph, [call for verdict in verdicts for call in verdict.calls])
+    values = [feeds[port.name] for port in built.inputs]
+    frame = built.frame(
+        [mx.array(value, mx.dtype_of(value.dtype)) if dtypes.BY_NUMPY[value.dtype].mlx else value for value in values]
+    )
+    for position in built.host_inputs:
+        frame.twins[built.inputs[position].slot] = values[position]
+    for segment in built.segments:
+        waiting = [frame.values[slot] for slot in segment.sync]
+        mx.eval(*(value for value in waiting if isinstance(value, mx.Array)))
+        frame.sync(segment.sync)
+        frame.execute(segment)
+    return [np.array(frame.values[port.slot]) for port in built.outputs]
+
+
+def run_cpu(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [np.asarray(value) for value in session.run(None, dict(feeds))]
+
+
+def run_reference(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, dict(feeds))]
+
+
+def assert_same(actual: Array, expected: Array, rtol: float | None = None, atol: float | None = None) -> None:
+    """Same dtype and shape, and the same values: exactly, or for floats within the tolerance of the type."""
+    expected = np.asarray(expected)
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    relative = RELATIVE.get(expected.dtype.name)
+    if relative is None:
+        np.testing.assert_array_equal(actual, expected)
+        return
+    rtol = relative if rtol is None else rtol
+    if expected.dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)):
+        actual, expected = actual.astype(np.float32), expected.astype(np.float32)
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=rtol if atol is None else atol)
+
+
+ORACLES: dict[str, Callable[[ModelProto, Mapping[str, Array]], list[Array]]] = {
+    "cpu": run_cpu,
+    "reference": run_reference,
+}
+
+
+@pytest.fixture(scope="session")
+def check() -> Callable[..., None]:
+    """Run one node through the plan and compare: `expect` is an oracle's name or the values themselves."""
+
+    def check(
+        op: str,
+        *inputs: Array | None,
+        expect: str | Array | Sequence[Array] = "cpu",
+        opset: int = 21,
+        domain: str = "",
+        constants: Sequence[int] = (),
+        outputs: int = 1,
+        rtol: float | None = None,
+        atol: float | None = None,
+        **attributes: Any,
+    ) -> None:
+        model = one_node(op, inputs, opset, domain, constants, outputs, **attributes)
+        feeds = feeds_of(model, inputs)
+        if isinstance(expect, str):
+            expected: Sequence[Array] = ORACLES[expect](model, feeds)
+        else:
+            expected = [expect] if isinstance(expect, np.ndarray | np.generic) else expect
+        actual = run_plan(model, feeds)
+        assert len(actual) == len(expected)
+        for mine, theirs in zip(actual, expected, strict=True):
+            assert_same(mine, theirs, rtol, atol)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def reasons() -> Callable[..., list[str]]:
+    """Why one node is declined; empty where it is claimed."""
+
+    def reasons(
+        op: str, *inputs: Array | None, opset: int = 21, domain: str = "", outputs: int = 1, **attributes: Any
+    ) -> list[str]:
+        return declined(one_node(op, inputs, opset, domain, (), outputs, **attributes))
+
+    return reasons
+
+
+@pytest.fixture(scope="session")
+def plan_of() -> Callable[[ModelProto, Mapping[str, Array]], list[Array]]:
+    """Run a whole model through the translation layer."""
+    return run_plan
+
+
+@pytest.fixture(scope="session")
+def same() -> Callable[..., None]:
+    return assert_same
+
+
+@pytest.fixture
+def draw() -> Callable[..., Array]:
+    """Seeded values of any dtype and shape: normal floats, small integers, fair bools."""
+    generator = np.random.default_rng(7)
+
+    def draw(dtype: Any, *shape: int, low: int | None = None, high: int = 7) -> Array:
+        dtype = np.dtype(dtype)
+        if dtype.kind in "iub":
+            low = (0 if dtype.kind in "ub" else -high) if low is None else low
+            return generator.integers(low, 2 if dtype.kind == "b" else high, shape).astype(dtype)
+        return generator.standard_normal(shape).astype(dtype)
+
+    return draw
