@@ -78,11 +78,8 @@ def _plan(key: Any, shape: tuple[int, ...]) -> _Plan:
             continue
         size = shape[axis]
         if isinstance(item, slice):
-            first, last, by = item.indices(size)
-            count = len(range(first, last, by))
-            # A stop before the first element has no spelling but one below -size.
-            ranges.append((first, last if last >= 0 else -size - 1, by, count))
-            basic.append(count)
+            ranges.append(_bounds(item, size))
+            basic.append(ranges[-1][3])
         elif _is_index(item):
             at = _checked(index(item), size, axis)
             ranges.append((at, at + 1, 1, 1))
@@ -108,6 +105,16 @@ def _plan(key: Any, shape: tuple[int, ...]) -> _Plan:
         tuple((place, indices) for _, place, indices in arrays),
         first_place if together else 0,
     )
+
+
+def _bounds(item: slice, size: int) -> tuple[int, int, int, int]:
+    """Start, stop and step as MLX takes them, and the number of elements."""
+    first, last, by = item.indices(size)
+    count = len(range(first, last, by))
+    if not count:
+        return 0, 0, 1, 0
+    # A stop before the first element has no spelling but one below -size.
+    return first, last if last >= 0 else -size - 1, by, count
 
 
 def _is_index(item: Any) -> bool:
@@ -141,8 +148,25 @@ def _index_array(item: Any, size: int, axis: int) -> Array:
 
 def get(a: Array, key: Any) -> Array:
     """a[key]."""
+    items = key if key.__class__ is tuple else (key,)
+    if (sliced := _sliced(a, items)) is not None:
+        return sliced
     plan = _plan(key, a.shape)
     return _gathered(_basic(a, plan), plan)
+
+
+def _sliced(a: Array, items: tuple[Any, ...]) -> Array | None:
+    """The result for a key of slices alone, by far the commonest; None for any other key."""
+    start, step = [0] * a.ndim, [1] * a.ndim
+    stop = list(a.shape)
+    if len(items) > len(stop):
+        return None
+    for axis, item in enumerate(items):
+        if item.__class__ is not slice:
+            return None
+        size = stop[axis]
+        start[axis], stop[axis], step[axis], _ = _bounds(item, size)
+    return call.mlx_slice(a, start, stop, step)
 
 
 def _basic(a: Array, plan: _Plan) -> Array:
