@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import mlxc_py as mx
 from mlxc_py.dtype import Dtype
@@ -11,6 +11,7 @@ from mlxc_py.state import StreamLike
 if TYPE_CHECKING:
     from mlxc_py.arrays import Array
 
+A = TypeVar("A", bound="Methods")
 Axes = int | tuple[int, ...] | list[int] | None
 
 
@@ -233,6 +234,51 @@ class Methods:
         """One over each element."""
         return mx.reciprocal(self, stream=stream)
 
+    # ---- in-place operators: the object owns the result, so every name of it sees the change, as in mlx.core
+    def __iadd__(self: A, other: Any) -> A:
+        return _become(self, self + other)
+
+    def __isub__(self: A, other: Any) -> A:
+        return _become(self, self - other)
+
+    def __imul__(self: A, other: Any) -> A:
+        return _become(self, self * other)
+
+    def __itruediv__(self: A, other: Any) -> A:
+        return _become(self, self / other)
+
+    def __ifloordiv__(self: A, other: Any) -> A:
+        return _become(self, self // other)
+
+    def __imod__(self: A, other: Any) -> A:
+        return _become(self, self % other)
+
+    def __ipow__(self: A, other: Any) -> A:
+        return _become(self, self**other)
+
+    def __imatmul__(self: A, other: Any) -> A:
+        return _become(self, self @ other)
+
+    def __iand__(self: A, other: Any) -> A:
+        return _become(self, self & other)
+
+    def __ior__(self: A, other: Any) -> A:
+        return _become(self, self | other)
+
+    def __ixor__(self: A, other: Any) -> A:
+        return _become(self, self ^ other)
+
+    def __ilshift__(self: A, other: Any) -> A:
+        return _become(self, self << other)
+
+    def __irshift__(self: A, other: Any) -> A:
+        return _become(self, self >> other)
+
 
 def _unpacked(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 and not hasattr(values[0], "__index__") else values
+
+
+def _become(array: A, result: Any) -> A:
+    array.handle, result.handle = result.handle, array.handle  # type: ignore[attr-defined]
+    return array

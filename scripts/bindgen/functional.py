@@ -93,10 +93,18 @@ class Renderer:
             if line.startswith("! "):
                 lines.append(f"    {line[2:]}")
             elif match:
-                lines += [f"    if {match[1]}:", f"        return {self._call(row, match[2])}"]
+                lines += [f"    if {match[1]}:", *(f"        {part}" for part in self._returned(row, match[2]))]
             else:
-                lines.append(f"    return {self._call(row, line)}")
+                lines += [f"    {part}" for part in self._returned(row, line)]
         return "\n".join(lines)
+
+    def _returned(self, row: Row, text: str) -> Iterator[str]:
+        call = self._call(row, text)
+        # A vector must outlive the call, so it gets a name: a temporary would be freed before it.
+        if made := re.search(r"VectorArray\(\w+\)", call):
+            yield f"vector = {made[0]}"
+            call = call.replace(made[0], "vector")
+        yield f"return {call}"
 
     def _parameters(self, row: Row) -> str:
         a = row.arguments

@@ -326,10 +326,10 @@ rope(a: array, dims: int, *, traditional: bool, base: optional_float, scale: flo
     ! offset = as_array(offset)
     mlx_fast_rope_dynamic(a, dims, traditional, base, scale, offset, freqs)
 scaled_dot_product_attention(q: array, k: array, v: array, *, scale: float, mask: mask = None, sinks: optional_array = None, force_fused: bool = False)  # softmax(scale * q @ k.T + mask) @ v over (batch, heads, length, features); mask "causal" or an array.
-    mask is None: mlx_fast_scaled_dot_product_attention(q, k, v, scale, b"", 0, sinks, force_fused)
+    mask is None: mlx_fast_scaled_dot_product_attention(q, k, v, scale, "", 0, sinks, force_fused)
     isinstance(mask, str): mlx_fast_scaled_dot_product_attention(q, k, v, scale, text(mask), 0, sinks, force_fused)
     ! mask = as_array(mask)
-    mlx_fast_scaled_dot_product_attention(q, k, v, scale, b"array", mask, sinks, force_fused)
+    mlx_fast_scaled_dot_product_attention(q, k, v, scale, "array", mask, sinks, force_fused)
 """
 
 FFT = """
