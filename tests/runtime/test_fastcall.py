@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlxc_py import state
 from mlxc_py._sys import fastcall, load, plaincall
 from mlxc_py._sys import mlx as c
 
@@ -58,6 +59,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     chosen.module.set_stream(stream, True)
     yield chosen
     chosen.module.set_stream(0, False)
+    chosen.set_resolver(state.current_handle)
     c.mlx_stream_free(stream)
 
 
