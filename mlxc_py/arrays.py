@@ -450,6 +450,15 @@ def as_array(value: Any) -> Array:
     return value if isinstance(value, Array) else Array(value)
 
 
+def optional(value: Any) -> Array | None:
+    """`value` as an array, None for None; a closed array, whose handle MLX would take for None, is an error."""
+    if value is None:
+        return None
+    array = as_array(value)
+    array.live  # noqa: B018  (raises)
+    return array
+
+
 def handle_or_none(value: Array | None) -> int:
     """The handle of an optional array: 0 for None, never for a closed one."""
     if value is None:
@@ -492,4 +501,16 @@ array = Array
 call = fastcall.Caller(Array, _failed)
 """mlx-c's functions that make one array."""
 
-__all__ = ["Array", "MLXError", "array", "as_array", "call", "handle_or_none", "take", "take_list", "take_pair", "wrap"]
+__all__ = [
+    "Array",
+    "MLXError",
+    "array",
+    "as_array",
+    "call",
+    "handle_or_none",
+    "optional",
+    "take",
+    "take_list",
+    "take_pair",
+    "wrap",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import mlxc_py as mx
 from mlxc_py.dtype import Dtype
@@ -235,43 +235,43 @@ class Methods:
         return mx.reciprocal(self, stream=stream)
 
     # ---- in-place operators: the object owns the result, so every name of it sees the change, as in mlx.core
-    def __iadd__(self: A, other: Any) -> A:
+    def __iadd__(self, other: Any) -> Self:
         return _become(self, self + other)
 
-    def __isub__(self: A, other: Any) -> A:
+    def __isub__(self, other: Any) -> Self:
         return _become(self, self - other)
 
-    def __imul__(self: A, other: Any) -> A:
+    def __imul__(self, other: Any) -> Self:
         return _become(self, self * other)
 
-    def __itruediv__(self: A, other: Any) -> A:
+    def __itruediv__(self, other: Any) -> Self:
         return _become(self, self / other)
 
-    def __ifloordiv__(self: A, other: Any) -> A:
+    def __ifloordiv__(self, other: Any) -> Self:
         return _become(self, self // other)
 
-    def __imod__(self: A, other: Any) -> A:
+    def __imod__(self, other: Any) -> Self:
         return _become(self, self % other)
 
-    def __ipow__(self: A, other: Any) -> A:
+    def __ipow__(self, other: Any) -> Self:
         return _become(self, self**other)
 
-    def __imatmul__(self: A, other: Any) -> A:
+    def __imatmul__(self, other: Any) -> Self:
         return _become(self, self @ other)
 
-    def __iand__(self: A, other: Any) -> A:
+    def __iand__(self, other: Any) -> Self:
         return _become(self, self & other)
 
-    def __ior__(self: A, other: Any) -> A:
+    def __ior__(self, other: Any) -> Self:
         return _become(self, self | other)
 
-    def __ixor__(self: A, other: Any) -> A:
+    def __ixor__(self, other: Any) -> Self:
         return _become(self, self ^ other)
 
-    def __ilshift__(self: A, other: Any) -> A:
+    def __ilshift__(self, other: Any) -> Self:
         return _become(self, self << other)
 
-    def __irshift__(self: A, other: Any) -> A:
+    def __irshift__(self, other: Any) -> Self:
         return _become(self, self >> other)
 
 

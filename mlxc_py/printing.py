@@ -56,6 +56,6 @@ def describe(a: Array) -> str:
         separator=", ",
         prefix="array(",
         threshold=1000,
-        formatter={"float_kind": lambda x: f"{x:.{digits}g}", "complex_kind": lambda x: f"{x:.{digits}g}"},
+        formatter={"bool": str, "float_kind": lambda x: f"{x:.{digits}g}", "complex_kind": lambda x: f"{x:.{digits}g}"},
     )
     return f"array({body}, dtype={a.dtype.name})"

@@ -14,8 +14,8 @@ from bindgen.model import Api, BindgenError, Function, Models, renders
 KINDS: dict[str, tuple[str, str]] = {
     "array": ("ArrayLike", "{0} = as_array({0})"),
     "operand": ("ArrayLike", ""),  # a pair of them is prepared together
-    "weak": ("ArrayLike | None", "{0} = None if {0} is None else weak({0}, a)"),
-    "optional_array": ("ArrayLike | None", "{0} = None if {0} is None else as_array({0})"),
+    "weak": ("ArrayLike | None", "{0} = None if {0} is None else optional(weak({0}, a))"),
+    "optional_array": ("ArrayLike | None", "{0} = optional({0})"),
     "arrays": ("Sequence[ArrayLike]", "{0} = [as_array(x) for x in {0}]"),
     "indices": ("ArrayLike", ""),
     "axis": ("int | None", ""),
@@ -290,7 +290,16 @@ SOURCES = {
         "shape_of",
         "text",
     ),
-    "mlxc_py.arrays": ("Array", "ArrayLike", "as_array", "call", "handle_or_none", "take_list", "take_pair"),
+    "mlxc_py.arrays": (
+        "Array",
+        "ArrayLike",
+        "as_array",
+        "call",
+        "handle_or_none",
+        "optional",
+        "take_list",
+        "take_pair",
+    ),
     "mlxc_py.convert": ("checked_indices", "pair", "weak"),
     "mlxc_py.dtype": ("Dtype", "bfloat16", "float32", "int32"),
     "mlxc_py.guards": ("check_axis", "check_rows", "check_sortable", "check_strided"),

@@ -411,8 +411,7 @@ laplace(shape: shape = (), dtype: optional_dtype = float32, loc: float = 0.0, sc
 multivariate_normal(mean: array, cov: array, shape: shape = (), dtype: optional_dtype = float32, key: optional_array = None) = mlx_random_multivariate_normal(mean, cov, shape, dtype or float32, key)  # Normal vectors with a mean and a covariance.
 normal(shape: shape = (), dtype: optional_dtype = float32, loc: location = None, scale: location = None, key: optional_array = None)  # Normal values.
     is_number(loc) and is_number(scale): mlx_random_normal(shape, dtype or float32, 0.0 if loc is None else loc, 1.0 if scale is None else scale, key)
-    ! loc = None if loc is None else as_array(loc)
-    ! scale = None if scale is None else as_array(scale)
+    ! loc, scale = optional(loc), optional(scale)
     mlx_random_normal_broadcast(shape, dtype or float32, loc, scale, key)
 permutation(x: permuted, axis: int = 0, key: optional_array = None)  # x shuffled along an axis, or 0 .. x - 1 shuffled.
     is_int(x): mlx_random_permutation_arange(x, key)

@@ -1,4 +1,4 @@
-"""The public surface against the installed mlx.core's own signatures: names, order, kinds and defaults of parameters."""
+"""The public surface against the installed mlx.core's own signatures: names, order and kinds of parameters."""
 
 from __future__ import annotations
 
