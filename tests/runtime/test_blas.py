@@ -11,7 +11,10 @@ import pytest
 
 from mlxc_py._sys import blas, load, support
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has Accelerate: nothing is routed there")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="macOS has Accelerate: nothing is routed there"),
+    pytest.mark.skipif(support.library() is None, reason=f"no native library: {support.reason()}"),
+]
 
 ORDERS = {
     "mlx.core first": "import mlx.core as mx; mx.eval(mx.zeros(1)); from mlxc_py._sys import load; load.library()",
