@@ -149,9 +149,8 @@ class Provider:
 
     def close(self) -> None:
         """ORT has let go of the session: free what its plans hold."""
-        for compute in self._computes:
-            compute.close()
-        self._computes.clear()
+        while self._computes:
+            self._computes.pop().close()
         self._give_back_memory()
 
     def _give_back_memory(self) -> None:

@@ -266,47 +266,97 @@ def own_file(path: str | os.PathLike[str], offset: int, dtype: int, shape: Seque
 
 def own_all(sources: Iterable[tuple[Source, int, Sequence[int]]]) -> list[HostBuffer]:
     """`own_source` for many, in order; reading and hashing run in parallel, off the GIL."""
-    requests = list(sources)
-    if sum(source.nbytes for source, _, _ in requests) < _PARALLEL_BYTES:
-        return [own_source(*request) for request in requests]
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "mlx-weights") as pool:
-        return list(pool.map(lambda request: own_source(*request), requests))
+    claims = [_Claim(source, dtype, shape) for source, dtype, shape in sources]
+    for claim in claims:
+        claim.prepare()
+    if sum(claim.source.nbytes for claim in claims) < _PARALLEL_BYTES:
+        for claim in claims:
+            claim.work()
+    else:
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "mlx-weights") as pool:
+            list(pool.map(_Claim.work, claims))
+    return [claim.publish() for claim in claims]
 
 
 def own_source(source: Source, dtype: int, shape: Sequence[int]) -> HostBuffer:
     """`own` from any `Source`."""
-    dims = _dims(shape)
-    _check_bytes(source.nbytes, dims, dtype)
-    if source.nbytes < MIN_SHARED_BYTES or not sharing_enabled():
-        return _load(source, dtype, dims)
-    file_key = None if source.identity is None else (dtype, dims, source.identity)
-    if file_key is not None:
-        with _lock:
-            known = _files.live(file_key)
-        if known:
-            return known[0]
-    key = (dtype, dims, _sample(source))
-    mine: HostBuffer | None = None
-    compared: set[int] = set()
-    while True:
-        with _lock:
-            others = [buffer for buffer in _buffers.live(key) if id(buffer) not in compared]
-            if not others and mine is not None:
-                _buffers.add(key, mine)
-                if file_key is not None:
-                    _files.add(file_key, mine)
-                return mine
-        if others:
-            content = mine.digest if mine is not None else source.digest()
-            for other in others:
-                if other.digest == content:
-                    if file_key is not None:
-                        with _lock:
-                            _files.add(file_key, other)
-                    return other
-            compared.update(id(other) for other in others)
-        elif mine is None:
-            mine = _load(source, dtype, dims)
+    claim = _Claim(source, dtype, shape)
+    claim.prepare()
+    claim.work()
+    return claim.publish()
+
+
+class _Claim:
+    """One buffer on its way into the index: `prepare` and `publish` on the caller's thread, `work` on any.
+
+    Memory is allocated by `prepare`: the C heap then reuses what ORT has freed on that thread, which a worker's can't.
+    """
+
+    def __init__(self, source: Source, dtype: int, shape: Sequence[int]) -> None:
+        self.source = source
+        self.dtype = dtype
+        self.dims = _dims(shape)
+        _check_bytes(source.nbytes, self.dims, dtype)
+        self.private = source.nbytes < MIN_SHARED_BYTES or not sharing_enabled()
+        self.file_key = (dtype, self.dims, source.identity) if source.identity and not self.private else None
+        self.key: Hashable = None
+        self.found: HostBuffer | None = None
+        self.rivals: list[HostBuffer] = []  # same dtype, shape and sample; the digest decides
+        self.mine: tuple[mx.Array, np.ndarray] | None = None
+
+    def prepare(self) -> None:
+        """Find the same window of the same file, or rivals, or allocate."""
+        if self.file_key is not None:
+            with _lock:
+                self.found = next(iter(_files.live(self.file_key)), None)
+        if self.found is not None:
+            return
+        if not self.private:
+            self.key = (self.dtype, self.dims, _sample(self.source))
+            with _lock:
+                self.rivals = _buffers.live(self.key)
+        if not self.rivals:
+            self.mine = self._allocate()
+
+    def work(self) -> None:
+        """Read or compare; what takes long, without the GIL."""
+        if self.mine is not None:
+            self.source.read_into(self.mine[1], 0)
+        if self.rivals:
+            self._compare(self.source.digest())
+
+    def publish(self) -> HostBuffer:
+        """The owner: found, or ours and from now on in the index. A rival that came meanwhile is compared too."""
+        if self.found is None and self.mine is None:
+            self.mine = self._allocate()
+            self.source.read_into(self.mine[1], 0)
+        buffer = self._buffer() if self.found is None else None
+        while self.found is None and buffer is not None and not self.private:
+            with _lock:
+                fresh = [rival for rival in _buffers.live(self.key) if rival not in self.rivals]
+                if not fresh:
+                    _buffers.add(self.key, buffer)
+                    self.found = buffer
+            if fresh:
+                self.rivals += fresh
+                self._compare(buffer.digest)
+        owner = self.found or buffer
+        assert owner is not None
+        if self.file_key is not None:
+            with _lock:
+                _files.add(self.file_key, owner)
+        return owner
+
+    def _compare(self, content: bytes) -> None:
+        self.found = next((rival for rival in self.rivals if rival.digest == content), None)
+
+    def _allocate(self) -> tuple[mx.Array, np.ndarray]:
+        return mx.uninitialized(_storage_shape(self.source.nbytes), mx.uint8)
+
+    def _buffer(self) -> HostBuffer:
+        assert self.mine is not None
+        array, _ = self.mine
+        return HostBuffer(array, array.address, self.dtype, self.dims, self.source.nbytes)
 
 
 def get(init: InitData, shape: Sequence[int]) -> SharedInitializer | None:
@@ -362,12 +412,6 @@ def _view(owner: HostBuffer, dtype: mx.Dtype, shape: Sequence[int]) -> SharedIni
     shared = SharedInitializer(array, owner)
     index.add(key, shared)
     return shared
-
-
-def _load(source: Source, dtype: int, dims: tuple[int, ...]) -> HostBuffer:
-    array, memory = mx.uninitialized(_storage_shape(source.nbytes), mx.uint8)
-    source.read_into(memory, 0)
-    return HostBuffer(array, array.address, dtype, dims, source.nbytes)
 
 
 def _storage_shape(nbytes: int) -> tuple[int, ...]:
