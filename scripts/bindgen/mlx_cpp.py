@@ -129,11 +129,12 @@ def load(path: Path = MODEL) -> CppApi:
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """Split at a separator that stands outside <>, () and {}."""
-    parts, depth, current = [], 0, ""
+    """Split at a separator that stands outside <>, (), {} and string literals."""
+    parts, depth, quoted, current = [], 0, False, ""
     for c in text:
-        depth += (c in "<({") - (c in ">)}")
-        if c == separator and depth == 0:
+        quoted ^= c == '"'
+        depth += 0 if quoted else (c in "<({") - (c in ">)}")
+        if c == separator and depth == 0 and not quoted:
             parts.append(current)
             current = ""
         else:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from capi_harness import DTYPES, CApi, Failed
 
 

@@ -59,7 +59,7 @@ _RESULT_KINDS = {"size_t*": ctypes.c_size_t, "bool*": ctypes.c_bool, "int*": cty
 
 
 class CApi:
-    """Handles are ints here and are freed when the session ends: these tests check results, not lifetimes."""
+    """Handles are ints here and most are never freed: these tests check results, not lifetimes."""
 
     def __init__(self) -> None:
         self.c = Recorder()

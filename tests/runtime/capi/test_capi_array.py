@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from capi_harness import CODES, DTYPES, CApi, Failed, Slot
+
 from mlxc_py._sys import load, mlx
 
-NAMES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 bfloat16 complex64".split()
+NAMES = [t.name for t in DTYPES]
 SCALARS: dict[str, tuple[Any, Any]] = {
     "bool": (True, np.bool_),
     "int": (-7, np.int32),
@@ -60,6 +60,7 @@ def test_data_goes_in_and_out_in_every_dtype(capi: CApi, code: int) -> None:
     np.testing.assert_array_equal(capi.numpy(again), x.reshape(3, 2))
 
 
+@pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("code", range(14))
 def test_items(capi: CApi, code: int) -> None:
     value = np.array(1).astype(DTYPES[code])
@@ -121,6 +122,7 @@ def test_text(capi: CApi) -> None:
     assert capi.text(text) == "array([2, 3], dtype=int32)"
 
 
+@pytest.mark.usefixtures("ours")
 def test_evaluation(capi: CApi) -> None:
     def available(handle: int) -> bool:
         return capi.filled("_mlx_array_is_available", handle, kind=ctypes.c_bool)
@@ -156,6 +158,7 @@ def test_managed_data(capi: CApi) -> None:
     assert freed == [address(x), 77]
 
 
+@pytest.mark.usefixtures("ours")
 def test_managed_data_that_is_refused_stays_the_callers(capi: CApi) -> None:
     freed: list[int] = []
     dtor = ctypes.cast(capi.keep(mlx.mlx_array_new_data_managed_dtor(freed.append)), ctypes.c_void_p)
@@ -165,6 +168,7 @@ def test_managed_data_that_is_refused_stays_the_callers(capi: CApi) -> None:
     assert freed == []
 
 
+@pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize(
     ("data", "shape", "ndim", "dtype", "message"),
     [
@@ -190,6 +194,7 @@ def test_impossible_data(
     assert slot.value == 0
 
 
+@pytest.mark.usefixtures("ours")
 def test_no_data_is_needed_for_no_elements(capi: CApi) -> None:
     shape, ndim = capi.pointer((2, 0))
     empty = capi.need(capi.c.mlx_array_new_data(None, shape, ndim, CODES[np.dtype("i4")]))

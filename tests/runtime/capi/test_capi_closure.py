@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from capi_harness import CApi, Failed
+
 from mlxc_py._sys import load, mlx
 
 X = np.array([0.5, 1.0, 2.0], "f4")
@@ -216,7 +216,9 @@ def test_custom_function(capi: CApi) -> None:
 
     c = capi.c
     by_jvp = capi.need(c.mlx_closure_custom_jvp_new_func(pointer(capi, mlx.mlx_closure_custom_jvp_new_func_fun(jvp))))
-    by_vmap = capi.need(c.mlx_closure_custom_vmap_new_func(pointer(capi, mlx.mlx_closure_custom_vmap_new_func_fun(vmap))))
+    by_vmap = capi.need(
+        c.mlx_closure_custom_vmap_new_func(pointer(capi, mlx.mlx_closure_custom_vmap_new_func_fun(vmap)))
+    )
     f = capi.filled("mlx_custom_function", sine(capi), triple(capi), by_jvp, by_vmap)
     np.testing.assert_allclose(apply(capi, f, X)[0], np.sin(X), rtol=1e-6)
     np.testing.assert_array_equal(capi.op("vjp", f, [X], [Y])[1][0], 3 * Y)
@@ -239,6 +241,7 @@ def test_vmap(capi: CApi) -> None:
     np.testing.assert_allclose(vectorised(capi, total, np.stack([X, Y])), [X.sum(), Y.sum()], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("ours")
 def test_a_tracer_cannot_be_evaluated(capi: CApi) -> None:
     seen: list[tuple[int, int]] = []
 

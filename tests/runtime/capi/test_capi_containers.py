@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from capi_harness import CApi, Failed, Slot
+
 from mlxc_py._sys import load, mlx
 
 ONE, TWO = np.array([1.0], "f4"), np.array([2.0, 3.0], "f4")
@@ -61,14 +61,14 @@ def vectors(capi: CApi) -> dict[str, Vector]:
     streams = [capi.stream, capi.need(c.mlx_default_cpu_stream_new())]
     return {
         "array": Vector(capi, "array", arrays, handles, lambda h: capi.numpy(h).tolist()),
-        "vector_array": Vector(
-            capi, "vector_array", nested, handles, lambda h: [a.tolist() for a in capi.arrays(h)]
-        ),
+        "vector_array": Vector(capi, "vector_array", nested, handles, lambda h: [a.tolist() for a in capi.arrays(h)]),
         "int": Vector(capi, "int", [7, -9], lambda v: (ctypes.c_int * len(v))(*v), int),
         "string": Vector(
             capi, "string", [b"a", b"%s"], lambda v: (ctypes.c_char_p * len(v))(*v), lambda p: ctypes.string_at(p)
         ),
-        "stream": Vector(capi, "stream", streams, handles, lambda h: capi.filled("mlx_stream_get_index", h, kind=ctypes.c_int)),
+        "stream": Vector(
+            capi, "stream", streams, handles, lambda h: capi.filled("mlx_stream_get_index", h, kind=ctypes.c_int)
+        ),
     }
 
 
@@ -112,6 +112,7 @@ def test_vectors(capi: CApi, kind: str) -> None:
     assert v.call("free", 0) == 0
 
 
+@pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("kind", CONTENT)
 def test_vectors_refuse(capi: CApi, kind: str) -> None:
     v = vectors(capi)[kind]
@@ -192,6 +193,7 @@ def test_a_missing_key_is_told_by_2_alone(capi: CApi, kind: str) -> None:
     assert load.take_error()
 
 
+@pytest.mark.usefixtures("ours")
 def test_iterators_of_nothing(capi: CApi) -> None:
     it = mlx.mlx_map_string_to_array_iterator(None, None)
     room = (ctypes.c_size_t * 2)()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 
 import pytest
-
 from capi_harness import CApi
+
 from mlxc_py._sys import load, mlx
 
 # Declared for AArch64 only; ours exports them everywhere, an official library does not.

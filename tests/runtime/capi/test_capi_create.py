@@ -7,7 +7,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from capi_compare import Case, case, compare
 from capi_harness import CApi, Failed
 
@@ -48,8 +47,6 @@ KEY = np.array(mx.random.key(7))
 LOGITS = np.log(np.array([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]], "f4"))
 MEAN, COVARIANCE = np.zeros(2, "f4"), np.eye(2, dtype="f4")
 LOW, HIGH = np.array(-1.0, "f4"), np.array(2.0, "f4")
-
-
 
 
 RANDOM = [

@@ -7,7 +7,6 @@ import ctypes
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from capi_compare import Case, case, compare
 from capi_harness import CApi, Failed
 
@@ -23,7 +22,9 @@ Q, K, V = f(1, 4, 5, 8), f(1, 2, 6, 8), f(1, 2, 6, 8)
 MASK = RNG.random((1, 1, 5, 6)) > 0.3
 
 
-def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mode: str, mask: mx.array | None, *_: object) -> mx.array:
+def attention(
+    q: mx.array, k: mx.array, v: mx.array, scale: float, mode: str, mask: mx.array | None, *_: object
+) -> mx.array:
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mode or mask)
 
 

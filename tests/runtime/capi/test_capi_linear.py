@@ -7,9 +7,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from capi_compare import Case, assert_same, case, compare
-from capi_harness import CApi, Failed
+from capi_harness import CApi
 
 RNG = np.random.default_rng(4)
 
@@ -31,7 +30,14 @@ PRODUCTS = [
     case("inner", A, f(2, 4)),
     case("outer", V, W),
     case("kron", A, B),
-    case("tensordot", f(2, 3, 4), f(4, 3, 5), (1, 2), (1, 0), ref=lambda a, b, i, j: mx.tensordot(a, b, [list(i), list(j)])),
+    case(
+        "tensordot",
+        f(2, 3, 4),
+        f(4, 3, 5),
+        (1, 2),
+        (1, 0),
+        ref=lambda a, b, i, j: mx.tensordot(a, b, [list(i), list(j)]),
+    ),
     case("tensordot_axis", A, B, 1),
     case("einsum", "ij,jk->ki", [A, B], ref=lambda text, v: mx.einsum(text, *v)),
     case("block_masked_mm", f(64, 64), f(64, 64), 32, np.array([[True, False], [True, True]]), None, None),
@@ -73,11 +79,13 @@ Q, SCALES, BIASES = (np.array(a) for a in mx.quantize(mx.array(WEIGHTS), 64, 4))
 XQ = f(3, 2, 128)
 QUANTISED = [
     case("quantize", WEIGHTS, 64, 4, "affine", None, ref=lambda w, g, b, mode, _: mx.quantize(w, g, b, mode=mode)),
-    case("dequantize", Q, SCALES, BIASES, 64, 4, "affine", None, None, ref=lambda q, s, b, g, n, *_: mx.dequantize(q, s, b, g, n)),
+    case("dequantize", Q, SCALES, BIASES, 64, 4, "affine", None, None,
+         ref=lambda q, s, b, g, n, *_: mx.dequantize(q, s, b, g, n)),
     case("quantized_matmul", XQ[0], Q[0], SCALES[0], BIASES[0], True, 64, 4, "affine",
          ref=lambda x, q, s, b, t, g, n, mode: mx.quantized_matmul(x, q, s, b, t, g, n)),
     case("gather_qmm", XQ, Q, SCALES, BIASES, None, I4, True, 64, 4, "affine", False,
-         ref=lambda x, q, s, b, _, r, t, g, n, *m: mx.gather_qmm(x, q, s, b, rhs_indices=r, transpose=t, group_size=g, bits=n)),
+         ref=lambda x, q, s, b, _, r, t, g, n, *m: mx.gather_qmm(
+             x, q, s, b, rhs_indices=r, transpose=t, group_size=g, bits=n)),
 ]  # fmt: skip
 
 
@@ -103,7 +111,9 @@ def test_products_of_quantised_operands(capi: CApi) -> None:
         Case(
             "gather_qqmm",
             (XQ, w, scales, None, I4, 32, 8, "mxfp8", None, None, False),
-            lambda x, w, s, _, r, g, b, mode, *__: mx.gather_qqmm(x, w, s, rhs_indices=r, group_size=g, bits=b, mode=mode),
+            lambda x, w, s, _, r, g, b, mode, *__: mx.gather_qqmm(
+                x, w, s, rhs_indices=r, group_size=g, bits=b, mode=mode
+            ),
         ),
     )
 

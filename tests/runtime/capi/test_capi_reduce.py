@@ -7,20 +7,19 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from capi_compare import Case, case, compare
 from capi_harness import CApi
 
 RNG = np.random.default_rng(2)
 X = RNG.uniform(-2, 2, (3, 4, 5)).astype("f4")
 Z = RNG.uniform(-2, 2, (3, 4, 5)).astype("f4")
-I = RNG.integers(0, 4, (3, 4, 5)).astype("i4")
+N = RNG.integers(0, 4, (3, 4, 5)).astype("i4")
 B = RNG.random((3, 4, 5)) > 0.3
-SAMPLES = {"float32": X, "int32": I, "bool": B}
+SAMPLES = {"float32": X, "int32": N, "bool": B}
 
-REDUCTIONS = "all any logsumexp max mean min prod sum median".split()
+REDUCTIONS = ["all", "any", "logsumexp", "max", "mean", "median", "min", "prod", "sum"]
 WITH_DDOF = ["std", "var"]
-SCANS = "cummax cummin logcumsumexp".split()
+SCANS = ["cummax", "cummin", "logcumsumexp"]
 
 
 @pytest.mark.parametrize("dtype", SAMPLES)
@@ -120,7 +119,12 @@ def test_partitions(capi: CApi) -> None:
 @pytest.mark.parametrize(
     "c",
     [
-        case("softmax", X, precise=True, ref=lambda a, precise: mx.softmax(a.reshape(-1), 0, precise=precise).reshape(a.shape)),
+        case(
+            "softmax",
+            X,
+            precise=True,
+            ref=lambda a, precise: mx.softmax(a.reshape(-1), 0, precise=precise).reshape(a.shape),
+        ),
         case("softmax_axis", X, -1, precise=True),
         case("softmax_axis", X.astype("f2"), 0, precise=True),
         case("softmax_axes", X, (0, 2), precise=False),

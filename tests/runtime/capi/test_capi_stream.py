@@ -8,8 +8,8 @@ import threading
 import mlx.core as mx
 import numpy as np
 import pytest
-
 from capi_harness import CApi, Failed
+
 from mlxc_py._sys import load, mlx
 
 X = np.arange(4, dtype="f4")
