@@ -15,8 +15,17 @@ void check_as_strided(
   if (low < 0 || high >= __int128(a.size())) bad_argument("[as_strided] reads outside the array");
 }
 
+void check_new_shape(const int* shape, size_t ndim) {
+  for (auto d : c_span<mx::Shape>(shape, ndim))
+    if (d < -1) bad_argument("negative dimension");
+}
+
 void check_has_rows(const mx::array& x) {
   if (x.ndim() > 1 && x.shape(-2) == 0) bad_argument("[quantized_matmul] the first operand has no rows");
+}
+
+void check_not_empty(const mx::array& a) {
+  if (a.size() == 0) bad_argument("[linalg] the matrix has no elements");
 }
 
 } // namespace mlxc

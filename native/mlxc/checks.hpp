@@ -10,7 +10,13 @@ namespace mlxc {
 void check_as_strided(
     const mx::array& a, const int* shape, size_t ndim, const int64_t* strides, size_t nstrides, size_t offset);
 
+// reshape, unflatten: -1 stands for what is left, other negative dimensions go unnoticed in an array without elements.
+void check_new_shape(const int* shape, size_t ndim);
+
 // Quantised products divide by the number of rows on the CPU.
 void check_has_rows(const mx::array& x);
+
+// Factorisations divide by the number of elements.
+void check_not_empty(const mx::array& a);
 
 } // namespace mlxc

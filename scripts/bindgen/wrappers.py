@@ -41,7 +41,24 @@ DEFAULTED = {
 # Statements before the call, for arguments that MLX itself does not check (native/mlxc/checks.hpp).
 CHECKED = {
     "mlx_as_strided": "check_as_strided(c_ref(a), shape, shape_num, strides, strides_num, offset);",
-    **{f"mlx_{name}": "check_has_rows(c_ref(x));" for name in ("quantized_matmul", "qqmm", "gather_qmm", "gather_qqmm")},
+    "mlx_reshape": "check_new_shape(shape, shape_num);",
+    "mlx_unflatten": "check_new_shape(shape, shape_num);",
+    **dict.fromkeys(
+        ("mlx_quantized_matmul", "mlx_qqmm", "mlx_gather_qmm", "mlx_gather_qqmm"),
+        "check_has_rows(c_ref(x));",
+    ),
+    **dict.fromkeys(
+        (
+            "mlx_linalg_cholesky_inv",
+            "mlx_linalg_inv",
+            "mlx_linalg_lu",
+            "mlx_linalg_lu_factor",
+            "mlx_linalg_solve",
+            "mlx_linalg_solve_triangular",
+            "mlx_linalg_tri_inv",
+        ),
+        "check_not_empty(c_ref(a));",
+    ),
 }
 # Mapped by type, but written by hand all the same: they look after arrays whose evaluation fails.
 BY_HAND = {

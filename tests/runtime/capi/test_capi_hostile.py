@@ -94,6 +94,22 @@ def test_negative_dimensions(capi: CApi, call: str) -> None:
         capi.op(call, *args[call])
 
 
+@pytest.mark.parametrize("name", ["inv", "lu", "lu_factor", "solve", "solve_triangular", "tri_inv", "cholesky_inv"])
+def test_factorising_nothing(capi: CApi, name: str) -> None:
+    """On the CPU this divided by zero."""
+    empty = np.empty((0, 0), "f4")
+    more = {"solve": (empty,), "solve_triangular": (empty, True), "tri_inv": (True,), "cholesky_inv": (True,)}
+    with pytest.raises(Failed, match="no elements"):
+        capi.op(f"linalg_{name}", empty, *more.get(name, ()))
+
+
+@pytest.mark.parametrize("call", ["reshape", "unflatten"])
+def test_shapes_of_nothing(capi: CApi, call: str) -> None:
+    empty, axis = np.empty((2, 0), "f4"), (1,) if call == "unflatten" else ()
+    with pytest.raises(Failed, match="negative dimension"):
+        capi.op(call, empty, *axis, (2, 9, 0, -9))
+
+
 def test_unknown_dtypes(capi: CApi) -> None:
     slot = Slot()
     assert capi.c.mlx_astype(slot.address, capi.array(X), 14, capi.stream) == 1
