@@ -151,6 +151,7 @@ class Provider:
         """ORT has let go of the session: free what its plans hold."""
         while self._computes:
             self._computes.pop().close()
+        mx.clear_cache()  # MLX keeps freed weights for its next arrays
         self._give_back_memory()
 
     def _give_back_memory(self) -> None:

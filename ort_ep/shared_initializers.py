@@ -2,16 +2,16 @@
 
 A `HostBuffer` is immutable bytes whose storage *is* one evaluated uint8 MLX array: leaves and typed views are MLX views
 of that array, so a weight exists once however many sessions, dtypes and shapes look at it. Buffers are equal when ONNX
-dtype, shape and SHA-256 of the content are; the indexes hold weak references only, and the last user frees the memory.
+dtype, shape and content are; the indexes hold weak references only, and the last user frees the memory.
 
-A digest is computed only when a candidate with the same dtype, shape and sampled bytes is alive: a model that is loaded
-once is never hashed. Importable without `onnx` and `onnxruntime`, for other execution providers.
+Content is compared byte by byte, and only with live buffers of the same dtype, shape and sampled bytes. A SHA-256 of
+each weight would decide the same at a fifth of the speed, and for a model that is loaded once decide nothing.
+Importable without `onnx` and `onnxruntime`, for other execution providers.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import math
 import operator
 import os
@@ -33,7 +33,7 @@ MIN_SHARED_BYTES = 4096
 NO_SHARED_INITIALIZERS = "ONNXRUNTIME_EP_MLX_NO_SHARED_INITIALIZERS"
 NO_SHARED_QUANT_VIEWS = "ONNXRUNTIME_EP_MLX_NO_SHARED_QUANT_VIEWS"
 
-_WINDOW = 1 << 20  # bytes read at a time
+_WINDOW = 1 << 20  # bytes read or compared at a time
 _PARALLEL_BYTES = 8 << 20  # less than this is not worth starting threads
 _SAMPLE_WINDOWS = 16
 _SAMPLE_BYTES = 64
@@ -55,7 +55,7 @@ class HostBuffer:
     `array` is the evaluated uint8 MLX array whose memory the bytes are.
     """
 
-    __slots__ = ("__weakref__", "_digest", "address", "array", "dtype", "nbytes", "shape")
+    __slots__ = ("__weakref__", "address", "array", "dtype", "nbytes", "shape")
 
     def __init__(self, array: mx.Array, address: int, dtype: int, shape: tuple[int, ...], nbytes: int) -> None:
         self.array = array
@@ -63,19 +63,11 @@ class HostBuffer:
         self.dtype = dtype
         self.shape = shape
         self.nbytes = nbytes
-        self._digest: bytes | None = None
 
     @property
     def view(self) -> memoryview:
         """The bytes as a read-only memoryview that keeps this buffer alive."""
         return memoryview(_read_only(self.address, self.nbytes, self))
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the bytes; computed at first use, without the GIL."""
-        if self._digest is None:
-            self._digest = hashlib.sha256(self.view).digest()
-        return self._digest
 
     def __repr__(self) -> str:
         return f"HostBuffer({dtypes.name_of(self.dtype)}{list(self.shape)}, {self.nbytes} bytes)"
@@ -120,10 +112,6 @@ class Source(Protocol):
         """Fill `target` (uint8, contiguous) with the bytes from offset `at`."""
         ...
 
-    def digest(self) -> bytes:
-        """SHA-256 of the bytes, computed without the GIL."""
-        ...
-
 
 class MemorySource:
     """Any contiguous bytes-like object; TypeError for anything else."""
@@ -143,9 +131,6 @@ class MemorySource:
 
     def read_into(self, target: np.ndarray, at: int) -> None:
         np.copyto(target, self._bytes[at : at + target.nbytes])  # drops the GIL
-
-    def digest(self) -> bytes:
-        return hashlib.sha256(self._bytes).digest()
 
 
 class FileSource:
@@ -177,15 +162,6 @@ class FileSource:
         finally:
             os.close(descriptor)
 
-    def digest(self) -> bytes:
-        window = np.empty(min(_WINDOW, self.nbytes), np.uint8)
-        state = hashlib.sha256()
-        for at in range(0, self.nbytes, _WINDOW):
-            part = window[: self.nbytes - at]
-            self.read_into(part, at)
-            state.update(part.data)
-        return state.digest()
-
 
 def _sample(source: Source) -> bytes:
     """A few short windows, first and last included: different bytes are different content."""
@@ -196,6 +172,18 @@ def _sample(source: Source) -> bytes:
         source.read_into(words, last * index // (_SAMPLE_WINDOWS - 1))
         sample.append(words.tobytes())
     return b"".join(sample)
+
+
+def _same_content(source: Source, buffer: HostBuffer) -> bool:
+    """Whether both hold the same bytes; stops at the first window that differs, and runs without the GIL."""
+    held = np.frombuffer(buffer.view, np.uint8)
+    window = np.empty(min(_WINDOW, source.nbytes), np.uint8)
+    for at in range(0, source.nbytes, _WINDOW):
+        part = window[: source.nbytes - at]
+        source.read_into(part, at)
+        if not np.array_equal(part, held[at : at + part.nbytes]):
+            return False
+    return True
 
 
 # ---- weak indexes
@@ -265,7 +253,7 @@ def own_file(path: str | os.PathLike[str], offset: int, dtype: int, shape: Seque
 
 
 def own_all(sources: Iterable[tuple[Source, int, Sequence[int]]]) -> list[HostBuffer]:
-    """`own_source` for many, in order; reading and hashing run in parallel, off the GIL."""
+    """`own_source` for many, in order; reading and comparing run in parallel, off the GIL."""
     claims = [_Claim(source, dtype, shape) for source, dtype, shape in sources]
     for claim in claims:
         claim.prepare()
@@ -301,7 +289,7 @@ class _Claim:
         self.file_key = (dtype, self.dims, source.identity) if source.identity and not self.private else None
         self.key: Hashable = None
         self.found: HostBuffer | None = None
-        self.rivals: list[HostBuffer] = []  # same dtype, shape and sample; the digest decides
+        self.rivals: list[HostBuffer] = []  # same dtype, shape and sample; the content decides
         self.mine: tuple[mx.Array, np.ndarray] | None = None
 
     def prepare(self) -> None:
@@ -323,7 +311,7 @@ class _Claim:
         if self.mine is not None:
             self.source.read_into(self.mine[1], 0)
         if self.rivals:
-            self._compare(self.source.digest())
+            self.found = self._twin(self.source, self.rivals)
 
     def publish(self) -> HostBuffer:
         """The owner: found, or ours and from now on in the index. A rival that came meanwhile is compared too."""
@@ -339,7 +327,7 @@ class _Claim:
                     self.found = buffer
             if fresh:
                 self.rivals += fresh
-                self._compare(buffer.digest)
+                self.found = self._twin(MemorySource(buffer.view), fresh)
         owner = self.found or buffer
         assert owner is not None
         if self.file_key is not None:
@@ -347,8 +335,9 @@ class _Claim:
                 _files.add(self.file_key, owner)
         return owner
 
-    def _compare(self, content: bytes) -> None:
-        self.found = next((rival for rival in self.rivals if rival.digest == content), None)
+    @staticmethod
+    def _twin(source: Source, rivals: Sequence[HostBuffer]) -> HostBuffer | None:
+        return next((rival for rival in rivals if _same_content(source, rival)), None)
 
     def _allocate(self) -> tuple[mx.Array, np.ndarray]:
         return mx.uninitialized(_storage_shape(self.source.nbytes), mx.uint8)
