@@ -29,17 +29,16 @@ def max_pool(
     n_outputs: int,
 ) -> Array | tuple[Array, Array]:
     window = Window.of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    views = window.slide(x, lowest(x.dtype))
     if n_outputs == 1:
-        return mx.max(views, kernel_axes(x))
-    taps = views.reshape([*views.shape[: x.ndim], -1])
+        return window.combine(x, lowest(x.dtype), mx.maximum)
+    taps = window.slide(x, lowest(x.dtype))
     best = mx.argmax(taps, -1, keepdims=True)
     spatial = math.prod(x.shape[2:])
     order = np.arange(spatial).reshape(x.shape[2:], order="F" if storage_order else "C")
-    positions = window.slide(mx.array(order[None, None]), 0).reshape([1, 1, *taps.shape[2:]])
+    positions = mx.broadcast_to(window.slide(mx.array(order[None, None]), 0), taps.shape)
     planes = mx.arange(x.shape[0] * x.shape[1], dtype=mx.int64).reshape([*x.shape[:2], *[1] * (x.ndim - 2)])
-    chosen = mx.take_along_axis(mx.broadcast_to(positions, taps.shape), best, -1)
-    return mx.take_along_axis(taps, best, -1).squeeze(-1), chosen.squeeze(-1) + planes * spatial
+    chosen = mx.take_along_axis(positions, best, -1).squeeze(-1)
+    return mx.take_along_axis(taps, best, -1).squeeze(-1), chosen + planes * spatial
 
 
 @op("AveragePool", since=7, dtypes=FLOATS)
@@ -61,7 +60,7 @@ def average_pool(
         first, last = (-window.before[axis], length + window.after[axis]) if count_include_pad else (0, length)
         taps = window.taps(axis)
         counts = counts * along(((taps >= first) & (taps < last)).sum(1), 2 + axis, x.ndim)
-    return mx.sum(window.slide(x, 0), kernel_axes(x)) / mx.array(counts).astype(x.dtype)
+    return window.combine(x, 0, mx.add) / mx.array(counts, x.dtype)
 
 
 @op("LpPool", since=2, dtypes=FLOATS)
@@ -78,7 +77,7 @@ def lp_pool(
     strides: Sequence[int] | None = None,
 ) -> Array:
     window = Window.of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    return lp_norm(window.slide(x, 0), kernel_axes(x), p, keepdims=False)
+    return mx.power(window.combine(mx.power(mx.abs(x), p), 0, mx.add), 1 / p)
 
 
 @op("GlobalMaxPool", since=1, dtypes=FLOATS)
@@ -95,17 +94,8 @@ def global_average_pool(x: Array) -> Array:
 @op("GlobalLpPool", since=2, dtypes=FLOATS)
 @widened
 def global_lp_pool(x: Array, *, p: int = 2) -> Array:
-    return lp_norm(x, spatial_axes(x), p, keepdims=True)
+    return mx.power(mx.sum(mx.power(mx.abs(x), p), spatial_axes(x), keepdims=True), 1 / p)
 
 
 def spatial_axes(x: Array) -> list[int]:
     return list(range(2, x.ndim))
-
-
-def kernel_axes(x: Array) -> list[int]:
-    """The axes of the kernel in the windows of x."""
-    return list(range(x.ndim, 2 * x.ndim - 2))
-
-
-def lp_norm(x: Array, axes: list[int], p: int, *, keepdims: bool) -> Array:
-    return mx.power(mx.sum(mx.power(mx.abs(x), p), axes, keepdims), 1 / p)

@@ -47,7 +47,7 @@ class Sampling:
             case "pytorch_half_pixel":
                 return (x + 0.5) / step - 0.5 if count > 1 else 0 * x
             case "half_pixel_symmetric":
-                return (x + 0.5) / step - 0.5 + length / 2 * (1 - count / resized)
+                return length / 2 * (1 - count / resized) + (x + 0.5) / step - 0.5
             case "tf_half_pixel_for_nn":
                 return (x + 0.5) / step
             case "tf_crop_and_resize":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Self
 
 import numpy as np
@@ -57,18 +58,32 @@ class Window:
         first = np.arange(self.output[axis]) * self.strides[axis] - self.before[axis]
         return first[:, None] + np.arange(self.kernel[axis]) * self.dilations[axis]
 
-    def slide(self, x: Array, fill: float) -> Array:
-        """[N, C, spatial...] -> [N, C, output..., kernel...], a strided view of the padded input."""
+    def padded(self, x: Array, fill: float) -> Array:
+        """[N, C, spatial...] with just the padding that the windows reach."""
         widths = [(0, 0), (0, 0)]
         for axis, length in enumerate(x.shape[2:]):
             reach = (self.output[axis] - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
             widths.append((self.before[axis], max(reach - self.before[axis] - length, 0)))
-        if any(map(any, widths)):
-            x = mx.pad(x, widths, constant_values=mx.array(fill, x.dtype))
+        return mx.pad(x, widths, constant_values=mx.array(fill, x.dtype)) if any(map(any, widths)) else x
+
+    def combine(self, x: Array, fill: float, combine: Callable[[Array, Array], Array]) -> Array:
+        """[N, C, spatial...] -> [N, C, output...]: the elements of every window combined, one axis after the other."""
+        x = self.padded(x, fill)
+        for axis, (size, dilation, stride) in enumerate(zip(self.kernel, self.dilations, self.strides, strict=True)):
+            span = (self.output[axis] - 1) * stride + 1
+            starts = range(0, size * dilation, dilation)
+            x = reduce(combine, (x[(slice(None),) * (2 + axis) + (slice(i, i + span, stride),)] for i in starts))
+        return x
+
+    def slide(self, x: Array, fill: float) -> Array:
+        """[N, C, spatial...] -> [N, C, output..., kernel elements]."""
+        x = self.padded(x, fill)
         steps = [math.prod(x.shape[axis + 1 :]) for axis in range(x.ndim)]
         outer = [step * stride for step, stride in zip(steps[2:], self.strides, strict=True)]
         inner = [step * dilation for step, dilation in zip(steps[2:], self.dilations, strict=True)]
-        return mx.as_strided(x, [*x.shape[:2], *self.output, *self.kernel], [*steps[:2], *outer, *inner])
+        views = mx.as_strided(x, [*x.shape[:2], *self.output, *self.kernel], [*steps[:2], *outer, *inner])
+        # reductions of overlapping views are wrong in MLX 0.32: flattening makes a copy
+        return views.reshape([*x.shape[:2], *self.output, math.prod(self.kernel)])
 
 
 def same_padding(length: int, span: int, stride: int, auto_pad: str) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import ModelProto, helper, numpy_helper
@@ -27,12 +26,22 @@ def one_node(
     opset: int,
     domain: str,
     constants: Sequence[int],
-    outputs: int,
+    outputs: int | Sequence[Array],
     **attributes: Any,
 ) -> ModelProto:
-    """A model of one node; the inputs listed in `constants` are initializers, the others graph inputs."""
+    """A model of one node; the inputs listed in `constants` are initializers, the others graph inputs.
+
+    `outputs` is their number, or examples of them, where ONNX infers no type.
+    """
+    examples = [None] * outputs if isinstance(outputs, int) else outputs
+    results = [
+        helper.make_empty_tensor_value_info(f"y{index}")
+        if example is None
+        else helper.make_tensor_value_info(f"y{index}", dtypes.BY_NUMPY[example.dtype].code, example.shape)
+        for index, example in enumerate(examples)
+    ]
     names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
-    node = helper.make_node(op, names, [f"y{index}" for index in range(outputs)], domain=domain, **attributes)
+    node = helper.make_node(op, names, [value.name for value in results], domain=domain, **attributes)
     given = [(index, value) for index, value in enumerate(inputs) if value is not None]
     graph = helper.make_graph(
         [node],
@@ -42,7 +51,7 @@ def one_node(
             for index, value in given
             if index not in constants
         ],
-        [helper.make_empty_tensor_value_info(f"y{index}") for index in range(outputs)],
+        results,
         [numpy_helper.from_array(value, f"x{index}") for index, value in given if index in constants],
     )
     imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
@@ -134,12 +143,14 @@ def check() -> Callable[..., None]:
         atol: float | None = None,
         **attributes: Any,
     ) -> None:
-        model = one_node(op, inputs, opset, domain, constants, outputs, **attributes)
-        feeds = feeds_of(model, inputs)
         if isinstance(expect, str):
+            model = one_node(op, inputs, opset, domain, constants, outputs, **attributes)
+            feeds = feeds_of(model, inputs)
             expected: Sequence[Array] = ORACLES[expect](model, feeds)
         else:
             expected = [expect] if isinstance(expect, np.ndarray | np.generic) else expect
+            model = one_node(op, inputs, opset, domain, constants, expected, **attributes)
+            feeds = feeds_of(model, inputs)
         actual = run_plan(model, feeds)
         assert len(actual) == len(expected)
         for mine, theirs in zip(actual, expected, strict=True):
@@ -180,7 +191,7 @@ def draw() -> Callable[..., Array]:
         dtype = np.dtype(dtype)
         if dtype.kind in "iub":
             low = (0 if dtype.kind in "ub" else -high) if low is None else low
-            return generator.integers(low, 2 if dtype.kind == "b" else high, shape).astype(dtype)
-        return generator.standard_normal(shape).astype(dtype)
+            return np.asarray(generator.integers(low, 2 if dtype.kind == "b" else high, shape)).astype(dtype)
+        return np.asarray(generator.standard_normal(shape)).astype(dtype)
 
     return draw

@@ -116,13 +116,13 @@ def test_group_with_a_scale_for_each_group(check: Check, draw: Draw) -> None:
 def test_lp(check: Check, draw: Draw, dtype: Any, p: int) -> None:
     x = draw(dtype, 3, 4)
     x[1] = 0
-    check("LpNormalization", x, expect="reference", p=p, axis=1)
-    check("LpNormalization", x, expect="reference", p=p, axis=0)
+    check("LpNormalization", x, expect="cpu", p=p, axis=1)
+    check("LpNormalization", x, expect="cpu", p=p, axis=0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 3, 5])
 def test_local_response(check: Check, draw: Draw, size: int) -> None:
-    check("LRN", draw(np.float32, 2, 6, 3, 3), expect="reference", size=size, alpha=0.1, beta=0.6, bias=1.5)
+    check("LRN", draw(np.float32, 2, 6, 3, 3), expect="cpu", size=size, alpha=0.1, beta=0.6, bias=1.5)
 
 
 def test_mean_variance(check: Check, draw: Draw) -> None:

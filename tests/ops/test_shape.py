@@ -112,9 +112,7 @@ def test_slice_of_anything(check: Check, shape: tuple[int, ...], data: st.DataOb
     start, end = data.draw(st.integers(-6, 6)), data.draw(st.integers(-6, 6))
     step = data.draw(st.sampled_from([-3, -2, -1, 1, 2, 3]))
     window = [slice(None)] * len(shape)
-    window[axis] = slice(*slice(start, end, step).indices(shape[axis]))
-    if step < 0 and window[axis].stop < 0:
-        window[axis] = slice(window[axis].start, None, step) if window[axis].start >= 0 else slice(0, 0)
+    window[axis] = slice(start, end, step)
     check("Slice", x, ints(start), ints(end), ints(axis), ints(step), expect=x[tuple(window)], constants=(1, 2, 3, 4))
 
 
@@ -178,16 +176,16 @@ def test_shape_arithmetic_stays_on_the_host(plan_of: Callable[..., Any], same: C
         zero = Constant <value_int: int = 0> ()
         two = Constant <value_int: int = 2> ()
         all = Shape (x)
-        n = Gather <axis: 0> (all, zero)
-        h = Gather <axis: 0> (all, two)
+        n = Gather <axis = 0> (all, zero)
+        h = Gather <axis = 0> (all, two)
         rows = Mul (n, h)
         axes = Constant <value_ints: ints = [0]> ()
         row = Unsqueeze (rows, axes)
         rest = Constant <value_ints: ints = [-1]> ()
-        shape = Concat <axis: 0> (row, rest)
+        shape = Concat <axis = 0> (row, rest)
         y = Reshape (x, shape)
         half = Div (rows, two)
-        count = Cast <to: 7> (half)
+        count = Cast <to = 7> (half)
     }
     """
     x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
