@@ -66,6 +66,12 @@ void item(Result* result, mlx_array h) {
   std::memcpy(result, &value, sizeof value);
 }
 
+// MLX's fused divmod of integers ends the process at a zero divisor; the two functions it stands for do not.
+Arrays quotient_and_remainder(const array& a, const array& b, mlx_stream s) {
+  if (!mx::issubdtype(mx::promote_types(a.dtype(), b.dtype()), mx::integer)) return mx::divmod(a, b, c_ref(s));
+  return {mx::floor_divide(a, b, c_ref(s)), mx::remainder(a, b, c_ref(s))};
+}
+
 std::string text_of(mlx_array h) {
   auto a = c_ref(h);
   evaluate({a});
@@ -124,6 +130,9 @@ mlx_dtype mlx_array_dtype(mlx_array a) MLXC_RETURN(MLX_BOOL, from_dtype(c_peek(a
 int mlx_array_eval(mlx_array a) MLXC_TRY(evaluate({c_ref(a)});)
 int mlx_eval(mlx_vector_array outputs) MLXC_TRY(evaluate(c_ref(outputs));)
 int mlx_async_eval(mlx_vector_array outputs) MLXC_TRY(start_evaluation(c_ref(outputs));)
+
+int mlx_divmod(mlx_vector_array* res, mlx_array a, mlx_array b, mlx_stream s)
+    MLXC_TRY(put(res, quotient_and_remainder(c_ref(a), c_ref(b), s));)
 
 #define ACCESS(NAME, T, RESULT)                                                             \
   int mlx_array_item_##NAME(RESULT* res, mlx_array a) MLXC_TRY(item<T>(res, a);)            \

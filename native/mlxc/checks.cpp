@@ -20,6 +20,21 @@ void check_new_shape(const int* shape, size_t ndim) {
     if (d < -1) bad_argument("negative dimension");
 }
 
+void check_axes(const mx::array& a, const int* axes, size_t n) {
+  const int ndim = int(a.ndim());
+  for (auto axis : c_span<Ints>(axes, n))
+    if (axis < -ndim || axis >= ndim) bad_argument("axis out of range");
+}
+
+void check_start(const mx::array& a, const mx::array& start, size_t n_axes, const mx::array* update) {
+  if (start.size() != n_axes) bad_argument("[slice] the number of starts is not that of axes");
+  if (update && update->ndim() > a.ndim()) bad_argument("[slice_update] the update has more dimensions than the array");
+}
+
+void check_offset(int offset) {
+  if (offset < -(1 << 30) || offset > (1 << 30)) bad_argument("[diagonal] offset out of range");
+}
+
 void check_has_rows(const mx::array& x) {
   if (x.ndim() > 1 && x.shape(-2) == 0) bad_argument("[quantized_matmul] the first operand has no rows");
 }

@@ -13,6 +13,15 @@ void check_as_strided(
 // reshape, unflatten: -1 stands for what is left, other negative dimensions go unnoticed in an array without elements.
 void check_new_shape(const int* shape, size_t ndim);
 
+// number_of_elements: axes that the array has.
+void check_axes(const mx::array& a, const int* axes, size_t n);
+
+// slice_dynamic, slice_update_dynamic: one start per axis, and an update that fits into the array.
+void check_start(const mx::array& a, const mx::array& start, size_t n_axes, const mx::array* update = nullptr);
+
+// diagonal, trace: an offset whose sums with dimensions do not overflow.
+void check_offset(int offset);
+
 // Quantised products divide by the number of rows on the CPU.
 void check_has_rows(const mx::array& x);
 

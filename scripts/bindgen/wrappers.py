@@ -43,6 +43,11 @@ CHECKED = {
     "mlx_as_strided": "check_as_strided(c_ref(a), shape, shape_num, strides, strides_num, offset);",
     "mlx_reshape": "check_new_shape(shape, shape_num);",
     "mlx_unflatten": "check_new_shape(shape, shape_num);",
+    "mlx_number_of_elements": "check_axes(c_ref(a), axes, axes_num);",
+    "mlx_slice_dynamic": "check_start(c_ref(a), c_ref(start), axes_num);",
+    "mlx_slice_update_dynamic": "check_start(c_ref(src), c_ref(start), axes_num, &c_ref(update));",
+    "mlx_diagonal": "check_offset(offset);",
+    "mlx_trace_axes": "check_offset(offset);",
     **dict.fromkeys(
         ("mlx_quantized_matmul", "mlx_qqmm", "mlx_gather_qmm", "mlx_gather_qqmm"),
         "check_has_rows(c_ref(x));",
@@ -60,8 +65,9 @@ CHECKED = {
         "check_not_empty(c_ref(a));",
     ),
 }
-# Mapped by type, but written by hand all the same: they look after arrays whose evaluation fails.
+# Mapped by type, but written by hand all the same: evaluation looks after arrays that fail, divmod after zeros.
 BY_HAND = {
+    "mlx_divmod",
     "mlx_eval",
     "mlx_async_eval",
     "mlx_synchronize",

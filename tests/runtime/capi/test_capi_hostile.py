@@ -110,6 +110,28 @@ def test_shapes_of_nothing(capi: CApi, call: str) -> None:
         capi.op(call, empty, *axis, (2, 9, 0, -9))
 
 
+def test_integer_divmod_by_zero_ends_nothing(capi: CApi) -> None:
+    a, b = np.array([7, -7, 5], "i4"), np.array([2, 2, 0], "i4")
+    quotient, remainder = capi.op("divmod", a, b)
+    np.testing.assert_array_equal(quotient, capi.op("floor_divide", a, b))
+    np.testing.assert_array_equal(remainder, capi.op("remainder", a, b))
+
+
+OUT_OF_RANGE = [
+    ("number_of_elements", (np.array(1.0, "f4"), (-1,), False, np.int8), "axis out of range"),
+    ("slice_dynamic", (X, np.array([1, 1], "i4"), (0,), (1, 3)), "number of starts"),
+    ("slice_update_dynamic", (X[0], X, np.empty(0, "i4"), ()), "more dimensions"),
+    ("diagonal", (X, -(2**31), 0, 1), "offset"),
+    ("trace_axes", (X, 2**31 - 1, 0, 1, np.float32), "offset"),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "message"), OUT_OF_RANGE)
+def test_out_of_range(capi: CApi, name: str, args: tuple[object, ...], message: str) -> None:
+    with pytest.raises(Failed, match=message):
+        capi.op(name, *args)
+
+
 def test_unknown_dtypes(capi: CApi) -> None:
     slot = Slot()
     assert capi.c.mlx_astype(slot.address, capi.array(X), 14, capi.stream) == 1
