@@ -40,6 +40,8 @@ _NARROWED = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128)
 
 def made_of(value: Any, dtype: Dtype | None) -> Array:
     """A new array holding `value`, converted to `dtype` where one is given."""
+    if dtype is not None and not isinstance(dtype, Dtype):
+        raise TypeError(f"dtype must be a Dtype such as mx.float32, not {dtype!r}")
     if isinstance(value, NUMBERS) and not isinstance(value, np.generic):
         return scalar(value, dtype or scalar_dtype(value))
     return from_numpy(host_value(value), dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import addressof, c_bool
@@ -189,8 +190,8 @@ class _Gguf(Owner):
             raise here.failure("gguf")
         return here.take_raw()
 
-    def keys(self) -> list[str]:
-        """Names of the arrays and the metadata."""
+    def array_names(self) -> list[str]:
+        """Names of the arrays."""
         here = local.here
         if c.mlx_io_gguf_get_keys(here.out, self.live):
             raise here.failure("gguf")
@@ -209,10 +210,10 @@ def _load_gguf(path: bytes, stream: StreamLike) -> tuple[dict[str, Array], dict[
     here = local.here
     if c.mlx_load_gguf(here.out, path, here.on(stream)):
         raise here.failure("load")
-    arrays: dict[str, Array] = {}
     metadata: dict[str, Metadata] = {}
     with _Gguf.adopt(here.take_raw()) as gguf:
-        for name in gguf.keys():  # noqa: SIM118  (not a dict)
+        arrays = {name: wrap(gguf.get("array", name.encode())) for name in gguf.array_names()}
+        for name in _metadata_names(path):
             key = name.encode()
             if gguf.has("string", key):
                 handle = gguf.get("metadata_string", key)
@@ -223,9 +224,39 @@ def _load_gguf(path: bytes, stream: StreamLike) -> tuple[dict[str, Array], dict[
                     metadata[name] = list(strings)
             elif gguf.has("array", key):
                 metadata[name] = wrap(gguf.get("metadata_array", key))
-            else:
-                arrays[name] = wrap(gguf.get("array", key))
     return arrays, metadata
+
+
+# Sizes of a gguf value by its type; 8 is a string, 9 an array.
+_GGUF_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+
+def _metadata_names(path: bytes) -> list[str]:
+    """Names of a gguf file's metadata, which mlx-c gives no way to list."""
+    with open(path, "rb") as file:
+
+        def number(form: str) -> int:
+            return int(struct.unpack("<" + form, file.read(struct.calcsize(form)))[0])
+
+        def skip(kind: int) -> None:
+            if kind == 8:
+                file.seek(number("Q"), 1)
+            elif kind == 9:
+                inner, count = number("I"), number("Q")
+                if inner in _GGUF_SIZES:
+                    file.seek(count * _GGUF_SIZES[inner], 1)
+                else:
+                    for _ in range(count):
+                        skip(inner)
+            else:
+                file.seek(_GGUF_SIZES[kind], 1)
+
+        file.seek(16)  # magic, version, number of tensors
+        names = []
+        for _ in range(number("Q")):
+            names.append(file.read(number("Q")).decode())
+            skip(number("I"))
+        return names
 
 
 # ---- saving

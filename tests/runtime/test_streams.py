@@ -120,9 +120,7 @@ def test_threads_compute_at_once() -> None:
 
     def work() -> None:
         a = mx.arange(500, dtype=mx.float32)
-        for _ in range(30):
-            if not np.array_equal(np.array(a * a + 1), expected):
-                wrong.append(1)
+        wrong.extend(1 for _ in range(30) if not np.array_equal(np.array(a * a + 1), expected))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
