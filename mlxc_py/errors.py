@@ -38,7 +38,7 @@ _KINDS: tuple[tuple[re.Pattern[str], type[MLXError]], ...] = (
     (re.compile(r"non-empty mlx_"), ClosedError),
     (re.compile(r"There is no Stream"), MLXStreamError),
     (
-        re.compile(r"bad_alloc|(unable|cannot|attempting) to allocate|out of memory", re.I),
+        re.compile(r"bad_alloc|((unable|attempting) to|cannot) allocate|out of memory", re.I),
         MLXMemoryError,
     ),
     (re.compile(r"[Ii]nvalid axis|out[- ]of[- ](bounds|range)|axis .* is out"), MLXIndexError),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,19 @@ from mlxc_py._sys import load, places, stamp
 from mlxc_py._sys.places import Place, Platform
 
 LINUX, MAC = Platform("linux", "x86_64"), Platform("darwin", "arm64")
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_the_loader_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare name would find the libmlxc that other tests have loaded into this process."""
+    load_library = ctypes.CDLL
+
+    def cdll(name: str | None, *arguments: Any) -> ctypes.CDLL:
+        if name in ("libmlxc.so", "libmlxc.dylib"):
+            raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+        return load_library(name, *arguments)
+
+    monkeypatch.setattr(ctypes, "CDLL", cdll)
 
 
 # ---------------------------------------------------------------- platforms
