@@ -37,19 +37,21 @@ static void attach_in_python(void *argument) {
 }
 
 static bool own_path(char *path) {
+  static const char anchor; /* any address of this library will do */
   Dl_info here;
-  void *address = NULL;
-  *(OrtStatus * (**)(OrtEpFactory *)) & address = ReleaseEpFactory;
-  return dladdr(address, &here) && here.dli_fname && realpath(here.dli_fname, path);
+  return dladdr(&anchor, &here) && here.dli_fname && realpath(here.dli_fname, path);
 }
 
-static OrtStatus *start_python(const struct host *host, const char *library_path) {
+static OrtStatus *enter_python(const struct host *host, const char *library_path) {
+  if (lifetime_over()) return shutting_down(host);
   const char *missing = NULL;
   if (!python_api_loaded() && !python_api_load(RTLD_DEFAULT, &missing)) {
     char reason[PATH_MAX + 256];
-    if (!python_embed(library_path, reason, sizeof reason)) return failure(host, ORT_FAIL, "%s", reason);
+    if (!python_open(library_path, reason, sizeof reason)) return failure(host, ORT_FAIL, "%s", reason);
   }
-  return lifetime_begin() ? NULL : shutting_down(host);
+  python_start(library_path);
+  lifetime_begin();
+  return NULL;
 }
 
 OrtStatus *CreateEpFactories(const char *registration_name, const OrtApiBase *base, const OrtLogger *logger,
@@ -64,7 +66,7 @@ OrtStatus *CreateEpFactories(const char *registration_name, const OrtApiBase *ba
 
   char path[PATH_MAX];
   if (!own_path(path)) return failure(&host, ORT_FAIL, "the plugin library can't find its own path");
-  TRY(start_python(&host, path));
+  TRY(enter_python(&host, path));
   struct attach_call call = {.host = &host, .registration_name = registration_name, .library_path = path};
   if (!with_python(attach_in_python, &call)) return shutting_down(&host);
   if (call.status) return call.status;

@@ -10,8 +10,9 @@
    type         [element type, [dim]], dim an int, a symbol or null; [element type, null] of unknown rank; {"kind": k}
    initializer  [address, bytes, element type, [dim]] or null; strings have address and bytes 0
    external     [file, offset, bytes]
-   attribute    [name, kind, value]: "i" "f" "s" and lists of them "I" "F" "S"; "t" [element type, [dim], address, bytes];
-                "b" a string that is no UTF-8, in hex; "?" what ORT doesn't let us read (graphs come with the node). */
+   attribute    [name, kind, value]: "i" "f" "s" and lists of them "I" "F" "S"; "t" a tensor as [element type, [dim],
+                address, bytes]; "b" a string that is no UTF-8, in hex; "?" what ORT doesn't let us read (graphs come
+                with the node). */
 #include "plugin.h"
 
 #include <math.h>

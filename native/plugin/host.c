@@ -2,7 +2,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 OrtStatus *host_negotiate(struct host *host, const OrtApiBase *base) {
   const char *text = base->GetVersionString();

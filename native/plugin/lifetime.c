@@ -58,11 +58,9 @@ static bool python_usable(void) {
   return atomic_load_explicit(&alive, memory_order_acquire) && py.Py_IsInitialized() && !py.is_finalizing();
 }
 
-bool lifetime_begin(void) {
-  if (atomic_load(&shut_down)) return false;
-  atomic_store(&alive, true);
-  return python_usable();
-}
+bool lifetime_over(void) { return atomic_load(&shut_down); }
+
+void lifetime_begin(void) { atomic_store(&alive, true); }
 
 static void sleep_ms(int milliseconds) {
   struct timespec duration = {.tv_nsec = milliseconds * 1000000L};

@@ -62,8 +62,8 @@ void text_free(struct text *text);
 /* ---- lifetime.c: may Python be called, and how a process ends with sessions and threads still alive. */
 
 void lifetime_prepare(void); /* pins the library, watches fork; idempotent */
-/* Allows calls into Python. False once the interpreter has begun to shut down. */
-bool lifetime_begin(void);
+bool lifetime_over(void);  /* the interpreter has begun to shut down */
+void lifetime_begin(void);  /* from now on Python may be called */
 /* Registers the handshake with Python's atexit, once per process; the GIL is held. False with a Python error set. */
 bool lifetime_register_atexit(void);
 /* Runs `body` with the GIL held; false, without running it, when Python is gone. */

@@ -73,7 +73,7 @@ static void *open_libpython(const char *own_path) {
   return NULL;
 }
 
-bool python_embed(const char *own_path, char *reason, size_t reason_size) {
+bool python_open(const char *own_path, char *reason, size_t reason_size) {
   void *library = open_libpython(own_path);
   if (!library) {
     const char *error = dlerror();
@@ -88,7 +88,11 @@ bool python_embed(const char *own_path, char *reason, size_t reason_size) {
     snprintf(reason, reason_size, "the libpython that was loaded lacks %s; CPython 3.11 or newer is needed", missing);
     return false;
   }
-  if (py.Py_IsInitialized()) return true;
+  return true;
+}
+
+void python_start(const char *own_path) {
+  if (py.Py_IsInitialized()) return;
   py.Py_InitializeEx(0); /* 0: leave the host's signal handlers alone */
   /* An embedded interpreter knows nothing of the environment this library lies in: <site>/ort_ep/lib/<library>. */
   char site[PATH_MAX], code[PATH_MAX + 64];
@@ -102,5 +106,4 @@ bool python_embed(const char *own_path, char *reason, size_t reason_size) {
     py.PyRun_SimpleString(code);
   }
   py.PyEval_SaveThread();
-  return true;
 }

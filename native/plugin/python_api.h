@@ -80,8 +80,9 @@ extern struct python_api py;
 bool python_api_load(void *library, const char **missing);
 bool python_api_loaded(void);
 
-/* For a host that has no Python: loads libpython, starts an interpreter and makes this library's site-packages
-   importable. On failure writes a sentence into `reason`. */
-bool python_embed(const char *own_path, char *reason, size_t reason_size);
+/* For a host without Python: loads libpython and fills the table, or writes into `reason` why not. */
+bool python_open(const char *own_path, char *reason, size_t reason_size);
+/* Where no interpreter runs yet: starts one that can import from the site-packages this library lies in. */
+void python_start(const char *own_path);
 
 #endif

@@ -27,7 +27,8 @@ static void *run(void *unused) {
     int64_t shape[2] = {1, 4};
     OrtValue *input = NULL, *output = NULL;
     const char *input_name = "x", *output_name = "y";
-    check(api->CreateTensorWithDataAsOrtValue(memory, x, sizeof x, shape, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &input));
+    check(api->CreateTensorWithDataAsOrtValue(memory, x, sizeof x, shape, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+                                              &input));
     check(api->Run(session, NULL, &input_name, (const OrtValue *const *)&input, 1, &output_name, 1, &output));
     float *y;
     check(api->GetTensorMutableData(output, (void **)&y));
