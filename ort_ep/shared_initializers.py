@@ -109,7 +109,11 @@ class Source(Protocol):
     identity: Hashable | None
 
     def read_into(self, target: np.ndarray, at: int) -> None:
-        """Fill `target` (uint8, contiguous) with the bytes from offset `at`."""
+        """Fill `target` (uint8, contiguous) with the bytes from offset `at`, without the GIL."""
+        ...
+
+    def equals(self, held: np.ndarray) -> bool:
+        """Whether the bytes are those of `held` (uint8, contiguous, of the same length), without the GIL."""
         ...
 
 
@@ -130,7 +134,10 @@ class MemorySource:
         return cls((ctypes.c_char * nbytes).from_address(address) if nbytes else b"")
 
     def read_into(self, target: np.ndarray, at: int) -> None:
-        np.copyto(target, self._bytes[at : at + target.nbytes])  # drops the GIL
+        np.copyto(target, self._bytes[at : at + target.nbytes])
+
+    def equals(self, held: np.ndarray) -> bool:
+        return _same_memory(self._bytes, held)
 
 
 class FileSource:
@@ -162,6 +169,15 @@ class FileSource:
         finally:
             os.close(descriptor)
 
+    def equals(self, held: np.ndarray) -> bool:
+        window = np.empty(min(_WINDOW, self.nbytes), np.uint8)
+        for at in range(0, self.nbytes, _WINDOW):
+            part = window[: self.nbytes - at]
+            self.read_into(part, at)
+            if not _same_memory(part, held[at : at + part.nbytes]):
+                return False
+        return True
+
 
 def _sample(source: Source) -> bytes:
     """A few short windows, first and last included: different bytes are different content."""
@@ -174,16 +190,14 @@ def _sample(source: Source) -> bytes:
     return b"".join(sample)
 
 
-def _same_content(source: Source, buffer: HostBuffer) -> bool:
-    """Whether both hold the same bytes; stops at the first window that differs, and runs without the GIL."""
-    held = np.frombuffer(buffer.view, np.uint8)
-    window = np.empty(min(_WINDOW, source.nbytes), np.uint8)
-    for at in range(0, source.nbytes, _WINDOW):
-        part = window[: source.nbytes - at]
-        source.read_into(part, at)
-        if not np.array_equal(part, held[at : at + part.nbytes]):
-            return False
-    return True
+# Called through ctypes it drops the GIL, and unlike numpy's comparison it allocates nothing: worker threads that
+# allocate leave an arena of the C heap behind each.
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    return not _memcmp(a.ctypes.data, b.ctypes.data, a.nbytes)
 
 
 # ---- weak indexes
@@ -274,6 +288,10 @@ def own_source(source: Source, dtype: int, shape: Sequence[int]) -> HostBuffer:
     return claim.publish()
 
 
+def _twin(source: Source, rivals: Sequence[HostBuffer]) -> HostBuffer | None:
+    return next((rival for rival in rivals if source.equals(np.frombuffer(rival.view, np.uint8))), None)
+
+
 class _Claim:
     """One buffer on its way into the index: `prepare` and `publish` on the caller's thread, `work` on any.
 
@@ -311,7 +329,7 @@ class _Claim:
         if self.mine is not None:
             self.source.read_into(self.mine[1], 0)
         if self.rivals:
-            self.found = self._twin(self.source, self.rivals)
+            self.found = _twin(self.source, self.rivals)
 
     def publish(self) -> HostBuffer:
         """The owner: found, or ours and from now on in the index. A rival that came meanwhile is compared too."""
@@ -327,17 +345,13 @@ class _Claim:
                     self.found = buffer
             if fresh:
                 self.rivals += fresh
-                self.found = self._twin(MemorySource(buffer.view), fresh)
+                self.found = _twin(MemorySource(buffer.view), fresh)
         owner = self.found or buffer
         assert owner is not None
         if self.file_key is not None:
             with _lock:
                 _files.add(self.file_key, owner)
         return owner
-
-    @staticmethod
-    def _twin(source: Source, rivals: Sequence[HostBuffer]) -> HostBuffer | None:
-        return next((rival for rival in rivals if _same_content(source, rival)), None)
 
     def _allocate(self) -> tuple[mx.Array, np.ndarray]:
         return mx.uninitialized(_storage_shape(self.source.nbytes), mx.uint8)
