@@ -36,7 +36,7 @@ PROBE = "struct A { int x; bool operator==(const A&) const = default; }; int mai
 class Library:
     """A shared library: sources in native/<folder>, result in <package>/lib.
 
-    With `joined`, the sources directly in the folder are compiled as one unit: reading MLX's headers costs 1.5 s a unit.
+    With `joined`, the sources directly in the folder are compiled as one unit: MLX's headers cost 1.5 s a unit.
     """
 
     name: str
