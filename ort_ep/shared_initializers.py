@@ -67,7 +67,7 @@ class HostBuffer:
     @property
     def view(self) -> memoryview:
         """The bytes as a read-only memoryview that keeps this buffer alive."""
-        return memoryview(_read_only(self.address, self.nbytes, self))
+        return _read_only(self.address, self.nbytes, self).data
 
     def __repr__(self) -> str:
         return f"HostBuffer({dtypes.name_of(self.dtype)}{list(self.shape)}, {self.nbytes} bytes)"
