@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from setuptools import Command, setup
+from setuptools import Command, Distribution, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -69,6 +69,13 @@ class BuildNative(Command):
         build_libraries(ROOT, bool(self.force))
 
 
+class PlatformDistribution(Distribution):
+    """Installed where libraries of a platform go, beside mlx, although setuptools compiles none of them."""
+
+    def has_ext_modules(self) -> bool:
+        return WITH_NATIVE
+
+
 commands: dict[str, Any] = {"build_py": BuildPy, "build_native": BuildNative}
 
 # Older setuptools has no bdist_wheel of its own and builds no wheels here, but it can run build_native.
@@ -78,14 +85,10 @@ with contextlib.suppress(ImportError):
     class BdistWheel(bdist_wheel):
         """One wheel per platform serves every Python 3: no library links Python."""
 
-        def finalize_options(self) -> None:
-            super().finalize_options()
-            self.root_is_pure = not WITH_NATIVE
-
         def get_tag(self) -> tuple[str, str, str]:
             _, _, platform = super().get_tag()
             return "py3", "none", platform
 
     commands["bdist_wheel"] = BdistWheel
 
-setup(cmdclass=commands)
+setup(distclass=PlatformDistribution, cmdclass=commands)
