@@ -9,7 +9,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.precision import is_float, is_unsigned, narrow, widen, widened
-from ort_ep.registry import FLOATS, INTS, NUMERIC, SIGNED, UNSIGNED, op
+from ort_ep.registry import FLOATS, INTS, NUMERIC, SIGNED, op
 
 
 @op("Add", since=7, dtypes=NUMERIC, fold=np.add)
@@ -133,12 +133,16 @@ def clip(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
     return x if max is None else mx.minimum(x, max)
 
 
-@op("BitShift", since=11, dtypes=UNSIGNED)
+@op("BitShift", since=11, dtypes=INTS)
 def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
-    shift = mx.left_shift if direction == "LEFT" else mx.right_shift
-    # C++ leaves a shift by the width or more undefined
-    in_range = y < 8 * x.dtype.size
-    return mx.where(in_range, shift(x, mx.where(in_range, y, mx.zeros_like(y))), mx.zeros_like(x))
+    last = mx.array(8 * x.dtype.size - 1, x.dtype)
+    # C++ leaves such a shift undefined: it shifts every bit out
+    beyond = mx.logical_or(y < 0, y > last)
+    distance = mx.where(beyond, mx.zeros_like(y), y)
+    if direction == "LEFT":
+        return mx.where(beyond, mx.zeros_like(x), mx.left_shift(x, distance))
+    emptied = mx.zeros_like(x) if is_unsigned(x) else mx.right_shift(x, last)
+    return mx.where(beyond, emptied, mx.right_shift(x, distance))
 
 
 @op("BitwiseAnd", since=18, dtypes=INTS)

@@ -155,3 +155,25 @@ def pad_constant(data: Array, axes: Sequence[int], before: list[int], after: lis
         widths[axis] = (max(first, 0), max(last, 0))
     fill = mx.array(0, data.dtype) if value is None else value.reshape([])
     return mx.pad(data[tuple(window)], widths, constant_values=fill)
+
+
+@op("ReverseSequence", since=10, dtypes={"input": ANY, "sequence_lens": INDEX})
+def reverse_sequence(x: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
+    time, batch = axis_of(time_axis, x.ndim), axis_of(batch_axis, x.ndim)
+    step = mx.array(along(np.arange(x.shape[time]), time, x.ndim))
+    length = sequence_lens.astype(mx.int64).reshape([-1 if axis == batch else 1 for axis in range(x.ndim)])
+    source = mx.where(step < length, length - 1 - step, step)
+    return gather_elements(x, mx.broadcast_to(source, x.shape), axis=time)
+
+
+@op("TensorScatter", since=24, dtypes={"past_cache": ANY, "update": ANY, "write_indices": INDEX})
+def tensor_scatter(
+    past_cache: Array, update: Array, write_indices: Array | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Array:
+    axis = axis_of(axis, update.ndim)
+    positions = mx.array(along(np.arange(update.shape[axis]), axis, update.ndim))
+    if write_indices is not None:
+        positions = positions + write_indices.astype(mx.int64).reshape([-1, *[1] * (update.ndim - 1)])
+    if mode == "circular":
+        positions = positions % past_cache.shape[axis]
+    return scatter_elements(past_cache, mx.broadcast_to(positions, update.shape), update, axis=axis)

@@ -92,7 +92,8 @@ def group_normalization(
     return normal * per_channel(scale, x) + per_channel(bias, x)
 
 
-@op("LayerNormalization", since=17, dtypes=FLOATS)
+# since 1: ORT writes this name into optimised models of any opset
+@op("LayerNormalization", since=1, dtypes=FLOATS)
 def layer_normalization(
     x: Array,
     scale: Array,
@@ -115,6 +116,16 @@ def layer_normalization(
 def rms_normalization(x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Array:
     axes = range(axis_of(axis, x.ndim), x.ndim)
     return x * mx.rsqrt(mx.mean(mx.square(x), axes, keepdims=True) + epsilon) * scale
+
+
+@op("SimplifiedLayerNormalization", since=1, dtypes=FLOATS)
+def simplified_layer_normalization(
+    x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, n_outputs: int
+) -> tuple[Array, ...]:
+    axes = range(axis_of(axis, x.ndim), x.ndim)
+    wide = widen(x)
+    inverse = mx.rsqrt(mx.mean(mx.square(wide), axes, keepdims=True) + epsilon)
+    return ((wide * inverse * widen(scale)).astype(x.dtype), inverse)[:n_outputs]
 
 
 @op("MeanVarianceNormalization", since=9, dtypes=FLOATS)

@@ -10,6 +10,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.axes import along
+from ort_ep.ops.indexing import scatter_elements
 from ort_ep.ops.precision import lowest, widened
 from ort_ep.ops.window import Window
 from ort_ep.registry import FLOATS, op
@@ -39,6 +40,28 @@ def max_pool(
     planes = mx.arange(x.shape[0] * x.shape[1], dtype=mx.int64).reshape([*x.shape[:2], *[1] * (x.ndim - 2)])
     chosen = mx.take_along_axis(positions, best, -1).squeeze(-1)
     return mx.take_along_axis(taps, best, -1).squeeze(-1), chosen + planes * spatial
+
+
+@op("MaxUnpool", since=9, host=("output_shape",), dtypes={"T1": FLOATS})
+def max_unpool(
+    x: Array,
+    indices: Array,
+    output_shape: np.ndarray | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    rank = len(kernel_shape)
+    strides, pads = strides or [1] * rank, pads or [0] * (2 * rank)
+    inferred = [
+        (length - 1) * strides[axis] + kernel_shape[axis] - pads[axis] - pads[rank + axis]
+        for axis, length in enumerate(x.shape[2:])
+    ]
+    pooled = [*x.shape[:2], *inferred]
+    flat = scatter_elements(mx.zeros([math.prod(pooled)], x.dtype), indices.flatten(), x.flatten())
+    widths = [0] * x.ndim if output_shape is None else (output_shape - pooled).tolist()
+    return mx.pad(flat.reshape(pooled), [(0, width) for width in widths])
 
 
 @op("AveragePool", since=7, dtypes=FLOATS)
@@ -78,6 +101,33 @@ def lp_pool(
 ) -> Array:
     window = Window.of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     return mx.power(window.combine(mx.power(mx.abs(x), p), 0, mx.add), 1 / p)
+
+
+@op("Col2Im", since=18, host=("image_shape", "block_shape"), dtypes=FLOATS)
+@widened
+def col2im(
+    x: Array,
+    image_shape: np.ndarray,
+    block_shape: np.ndarray,
+    *,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    image = image_shape.tolist()
+    window = Window.of(image, block_shape.tolist(), strides, dilations, pads, "NOTSET", 0)
+    rank, batch = len(image), x.shape[0]
+    # where each element of [kernel..., output...] is added; outside the image there is one place for all
+    flat, outside = np.zeros([1] * (2 * rank), np.int64), np.zeros([1] * (2 * rank), bool)
+    for axis, length in enumerate(image):
+        taps = window.taps(axis).T[tuple(slice(None) if i in (axis, rank + axis) else None for i in range(2 * rank))]
+        outside = outside | (taps < 0) | (taps >= length)
+        flat = flat * length + taps
+    size = math.prod(image)
+    places = mx.array(np.where(outside, size, flat).reshape(-1))
+    columns = x.reshape([batch, -1, places.size]).transpose([2, 0, 1])
+    total = mx.zeros([size + 1, *columns.shape[1:]], x.dtype).at[places].add(columns)
+    return total[:size].transpose([1, 2, 0]).reshape([batch, -1, *image])
 
 
 @op("GlobalMaxPool", since=1, dtypes=FLOATS)

@@ -6,15 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
+
 import mlxc_py as mx
 from mlxc_py import Array, Dtype
 from ort_ep.dtypes import to_mlx
 from ort_ep.graph import Node
 from ort_ep.ops.axes import axis_of
+from ort_ep.ops.cast import NARROW, held
 from ort_ep.ops.conv import convolve, one_to_three_axes
 from ort_ep.ops.matmul import EXACT_TERMS, exact_product
 from ort_ep.ops.norm import per_channel
-from ort_ep.ops.precision import widen
+from ort_ep.ops.precision import is_float, widen
 from ort_ep.ops.window import Window
 from ort_ep.registry import FLOATS, SINGLES, op
 
@@ -72,20 +75,23 @@ def quantize_linear(
     return saturated(level if zero is None else level + zero.astype(mx.float32), dtype)
 
 
-@op("DequantizeLinear", since=10, dtypes={"x": STORED, "x_scale": SINGLES})
+@op("DequantizeLinear", since=10, dtypes={"x": STORED | NARROW, "x_scale": SINGLES, "x_zero_point": STORED | NARROW})
 def dequantize_linear(
-    x: Array,
+    x: Array | np.ndarray,
     x_scale: Array,
-    x_zero_point: Array | None = None,
+    x_zero_point: Array | np.ndarray | None = None,
     *,
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
-    scale, zero = spread(x_scale, x, axis, block_size), spread(x_zero_point, x, axis, block_size)
-    level = x.astype(mx.int32)
-    level = level if zero is None else level - zero.astype(mx.int32)
-    return (level.astype(mx.float32) * widen(scale)).astype(to_mlx(output_dtype) if output_dtype else x_scale.dtype)
+    level = held(x)
+    scale = widen(spread(x_scale, level, axis, block_size))
+    # differences of integers are exact in int32
+    level = level if is_float(level) else level.astype(mx.int32)
+    if x_zero_point is not None:
+        level = level - spread(held(x_zero_point), level, axis, block_size).astype(level.dtype)
+    return (level.astype(mx.float32) * scale).astype(to_mlx(output_dtype) if output_dtype else x_scale.dtype)
 
 
 @op("DynamicQuantizeLinear", since=11, dtypes={"x": frozenset({"float32"})})

@@ -58,12 +58,15 @@ class Window:
         first = np.arange(self.output[axis]) * self.strides[axis] - self.before[axis]
         return first[:, None] + np.arange(self.kernel[axis]) * self.dilations[axis]
 
+    def reach(self, axis: int) -> int:
+        """The length of a spatial axis that the windows cover, padding before it included."""
+        return (self.output[axis] - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
+
     def padded(self, x: Array, fill: float) -> Array:
         """[N, C, spatial...] with just the padding that the windows reach."""
         widths = [(0, 0), (0, 0)]
         for axis, length in enumerate(x.shape[2:]):
-            reach = (self.output[axis] - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
-            widths.append((self.before[axis], max(reach - self.before[axis] - length, 0)))
+            widths.append((self.before[axis], max(self.reach(axis) - self.before[axis] - length, 0)))
         return mx.pad(x, widths, constant_values=mx.array(fill, x.dtype)) if any(map(any, widths)) else x
 
     def combine(self, x: Array, fill: float, combine: Callable[[Array, Array], Array]) -> Array:

@@ -1,0 +1,129 @@
+"""Operators of com.microsoft that ONNX Runtime's optimiser writes: fused forms of the standard ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops import activation
+from ort_ep.ops.conv import conv, one_to_three_axes
+from ort_ep.ops.matmul import gemm, matmul
+from ort_ep.ops.norm import layer_normalization, simplified_layer_normalization
+from ort_ep.ops.precision import widen
+from ort_ep.registry import FLOATS, SINGLES, op
+
+MICROSOFT = "com.microsoft"
+
+ACTIVATIONS: dict[str, Callable[..., Array]] = {
+    "": lambda x: x,
+    "Relu": activation.relu,
+    "Tanh": mx.tanh,
+    "Sigmoid": activation.sigmoid,
+    "LeakyRelu": lambda x, alpha=0.01: activation.leaky_relu(x, alpha=alpha),
+    "HardSigmoid": lambda x, alpha=0.2, beta=0.5: activation.hard_sigmoid(x, alpha=alpha, beta=beta),
+    "Clip": lambda x, low, high: mx.clip(x, low, high),
+}
+
+
+@op("Gelu", domain=MICROSOFT, dtypes=SINGLES)
+def gelu(x: Array) -> Array:
+    return activation.gelu(x)
+
+
+@op("BiasGelu", domain=MICROSOFT, dtypes=SINGLES)
+def bias_gelu(a: Array, b: Array) -> Array:
+    return activation.gelu(a + b)
+
+
+@op("FastGelu", domain=MICROSOFT, dtypes=SINGLES)
+def fast_gelu(x: Array, bias: Array | None = None) -> Array:
+    return activation.gelu(x if bias is None else x + bias, approximate="tanh")
+
+
+@op("FusedMatMul", domain=MICROSOFT, dtypes=FLOATS)
+@op("TransposeMatMul", domain=MICROSOFT, dtypes=FLOATS)
+def fused_matmul(
+    a: Array,
+    b: Array,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Array:
+    product = matmul(matrices(a, transBatchA, transA), matrices(b, transBatchB, transB))
+    return product if alpha == 1 else (widen(product) * alpha).astype(a.dtype)
+
+
+def matrices(x: Array, batch_between: int, transposed: int) -> Array:
+    """The factor as [batch..., rows, columns]; its batch may lie between rows and columns."""
+    x = mx.moveaxis(x, 0, -2) if batch_between else x
+    return mx.swapaxes(x, -1, -2) if transposed and x.ndim > 1 else x
+
+
+@op("FusedGemm", domain=MICROSOFT, dtypes=FLOATS)
+def fused_gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    activation: str = "",
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Array:
+    given = [value for value in (activation_alpha, activation_beta) if value is not None]
+    return ACTIVATIONS[activation](gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB), *given)
+
+
+@op("FusedConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
+def fused_conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    z: Array | None = None,
+    *,
+    activation: str = "",
+    activation_params: Sequence[float] = (),
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    y = conv(x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    return ACTIVATIONS[activation](y if z is None else y + z, *activation_params)
+
+
+@op("SkipLayerNormalization", domain=MICROSOFT, dtypes=FLOATS)
+def skip_layer_normalization(
+    x: Array,
+    skip: Array,
+    gamma: Array,
+    beta: Array | None = None,
+    bias: Array | None = None,
+    *,
+    epsilon: float = 1e-12,
+    n_outputs: int,
+) -> tuple[Array, ...]:
+    total = added(x, skip, bias)
+    return (*layer_normalization(total, gamma, beta, epsilon=epsilon, n_outputs=3), total)[:n_outputs]
+
+
+@op("SkipSimplifiedLayerNormalization", domain=MICROSOFT, dtypes=FLOATS)
+def skip_simplified_layer_normalization(
+    x: Array, skip: Array, gamma: Array, bias: Array | None = None, *, epsilon: float = 1e-12, n_outputs: int
+) -> tuple[Array, ...]:
+    total = added(x, skip, bias)
+    normal, inverse = simplified_layer_normalization(total, gamma, epsilon=epsilon, n_outputs=2)
+    return (normal, mx.zeros_like(inverse), inverse, total)[:n_outputs]
+
+
+def added(x: Array, skip: Array, bias: Array | None) -> Array:
+    return x + skip if bias is None else x + skip + bias

@@ -1,0 +1,76 @@
+"""Operators whose output shape depends on data: host steps on numpy between the segments of a plan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ort_ep.registry import ANY, FLOATS, op
+
+Host = np.ndarray
+
+
+@op("NonZero", since=9, dtypes=ANY, host_step=True)
+def non_zero(x: Host) -> Host:
+    return np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+
+
+@op("Compress", since=9, dtypes=ANY, host_step=True)
+def compress(x: Host, condition: Host, *, axis: int | None = None) -> Host:
+    length = x.size if axis is None else x.shape[axis]
+    return np.compress(condition[:length], x, axis)
+
+
+@op("Unique", since=11, dtypes=ANY, host_step=True)
+def unique(x: Host, *, axis: int | None = None, sorted: int = 1) -> tuple[Host, Host, Host, Host]:
+    values, first, inverse, counts = np.unique(x, True, True, True, axis=axis, equal_nan=False)
+    if not sorted:
+        # by first appearance; `rank` says where each sorted value has gone
+        order = np.argsort(first)
+        rank = np.argsort(order)
+        values, first, counts = np.take(values, order, axis or 0), first[order], counts[order]
+        inverse = rank[inverse]
+    return values, first, inverse.reshape(-1), counts
+
+
+@op("NonMaxSuppression", since=10, host_step=True, dtypes={"boxes": FLOATS, "scores": FLOATS})
+def non_max_suppression(
+    boxes: Host,
+    scores: Host,
+    max_output_boxes_per_class: Host | None = None,
+    iou_threshold: Host | None = None,
+    score_threshold: Host | None = None,
+    *,
+    center_point_box: int = 0,
+) -> Host:
+    most = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.item())
+    overlap = 0.0 if iou_threshold is None else float(iou_threshold.item())
+    chosen = []
+    for batch, classes in enumerate(scores):
+        low, high = corners(boxes[batch], bool(center_point_box))
+        for category, score in enumerate(classes):
+            order = np.argsort(-score, kind="stable")
+            if score_threshold is not None:
+                order = order[score[order] > score_threshold.item()]
+            chosen += [(batch, category, box) for box in suppressed(order, low, high, overlap, most)]
+    return np.array(chosen, np.int64).reshape(-1, 3)
+
+
+def corners(boxes: Host, centred: bool) -> tuple[Host, Host]:
+    first, second = boxes[:, :2], boxes[:, 2:]
+    if centred:
+        return first - second / 2, first + second / 2
+    return np.minimum(first, second), np.maximum(first, second)
+
+
+def suppressed(order: Host, low: Host, high: Host, overlap: float, most: int) -> list[int]:
+    """The boxes that are kept, best first: none overlaps a better one by more than the threshold."""
+    area = np.prod(high - low, 1)
+    kept: list[int] = []
+    while order.size and len(kept) < most:
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        sides = np.clip(np.minimum(high[best], high[order]) - np.maximum(low[best], low[order]), 0, None)
+        shared = np.prod(sides, 1)
+        union = area[best] + area[order] - shared
+        order = order[~(shared > overlap * union)]
+    return kept
