@@ -104,16 +104,20 @@ def _zeros_like(a: Array, dtype: int, stream: int | None) -> Array:
 
 
 def _unstack_axis(out: int, handle: int, axis: int, stream: int) -> int:
+    result = c_size_t.from_address(out)
+    axis = check_axis(axis, c.mlx_array_ndim(handle), "unstack")
     sections = c.mlx_array_dim(handle, axis)
     if sections == 0:
-        return int(c.mlx_vector_array_set_data(out, None, 0))
+        result.value = c.mlx_vector_array_new()
+        return 0
     if failed := c.mlx_split(out, handle, sections, axis, stream):
-        return failed
-    parts = VectorArray.adopt(c_size_t.from_address(out).value)
-    slices = [call.mlx_squeeze_axis(part, axis, stream) for part in parts]
-    parts.close()
-    c_size_t.from_address(out).value = 0
-    return int(c.mlx_vector_array_set(out, VectorArray(slices).handle))
+        return int(failed)
+    # `out` is this thread's slot, which the calls below use too.
+    split, result.value = result.value, 0
+    with VectorArray.adopt(split) as parts:
+        stacked = VectorArray([call.mlx_squeeze_axis(part, axis, stream) for part in parts])
+    result.value, stacked.handle = stacked.handle, 0
+    return 0
 
 
 def _linspace(start: float, stop: float, num: int, endpoint: bool, dtype: int, stream: int | None) -> Array:

@@ -133,19 +133,6 @@ def text(value: str) -> str:
     return value
 
 
-_HAS_VALUE = 1 << 32
-
-
-def optional_int(value: SupportsIndex | None) -> int:
-    """An mlx_optional_int in its one register."""
-    return 0 if value is None else index(value) & 0xFFFFFFFF | _HAS_VALUE
-
-
-def optional_float(value: float | None) -> int:
-    """An mlx_optional_float in its one register."""
-    return 0 if value is None else int.from_bytes(pack("<f", value), "little") | _HAS_VALUE
-
-
 def several(value: Ints, count: int, name: str) -> tuple[int, ...]:
     """`count` ints from one int (repeated) or that many."""
     if isinstance(value, int | np.integer):

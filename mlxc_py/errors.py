@@ -43,7 +43,7 @@ _KINDS: tuple[tuple[re.Pattern[str], type[MLXError]], ...] = (
     ),
     (re.compile(r"[Ii]nvalid axis|out[- ]of[- ](bounds|range)|axis .* is out"), MLXIndexError),
     (
-        re.compile(r"no CPU implementation|not supported on|not (yet )?implemented|No Metal back-?end", re.I),
+        re.compile(r"no CPU implementation|not supported on|not (yet )?implemented|No (Metal|CUDA) back-?end", re.I),
         UnsupportedError,
     ),
     (re.compile(r"^\[[\w.:]+\] "), MLXValueError),

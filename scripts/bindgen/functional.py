@@ -271,6 +271,7 @@ SOURCES = {
     "operator": ("index",),
     "mlxc_py": ("fft_sizes",),
     "mlxc_py._sys": ("mlx as c",),
+    "mlxc_py._sys.abi": ("optional_float", "optional_int"),
     "mlxc_py.adapted": ("adapted",),
     "mlxc_py.arguments": (
         "Ints",
@@ -281,8 +282,6 @@ SOURCES = {
         "is_number",
         "norm_of",
         "one_of",
-        "optional_float",
-        "optional_int",
         "padding_pair",
         "row_strides",
         "several",
