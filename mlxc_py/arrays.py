@@ -14,6 +14,7 @@ from mlxc_py._sys import fastcall
 from mlxc_py._sys import mlx as c
 from mlxc_py.dtype import DTYPES, Dtype, bool_
 from mlxc_py.errors import ClosedError, MLXError
+from mlxc_py.guards import check_fork
 from mlxc_py.methods import Methods
 from mlxc_py.state import Here, local
 
@@ -109,6 +110,7 @@ class Array(fastcall.Handle, Methods):
 
     def eval(self) -> None:
         """Compute the array now and wait for it."""
+        check_fork()
         if c.mlx_array_eval(self.live):
             raise local.here.failure("eval")
 

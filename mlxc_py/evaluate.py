@@ -8,6 +8,7 @@ from typing import Any
 from mlxc_py._sys import load
 from mlxc_py._sys import mlx as c
 from mlxc_py.arrays import Array
+from mlxc_py.guards import check_fork
 from mlxc_py.state import local
 from mlxc_py.vector import VectorArray
 
@@ -25,6 +26,7 @@ def leaves(*trees: Any) -> Iterator[Array]:
 
 def eval(*args: Any) -> None:
     """Compute every array in args, which may be nested, and wait for them."""
+    check_fork()
     arrays = VectorArray(leaves(*args))
     if c.mlx_eval(arrays.handle):
         raise local.here.failure("eval")
@@ -32,6 +34,7 @@ def eval(*args: Any) -> None:
 
 def async_eval(*args: Any) -> None:
     """Start computing every array in args and return at once."""
+    check_fork()
     arrays = VectorArray(leaves(*args))
     if c.mlx_async_eval(arrays.handle):
         raise local.here.failure("async_eval")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxc_py.errors import MLXIndexError, MLXValueError
+from mlxc_py.errors import MLXError, MLXIndexError, MLXValueError
 
 if TYPE_CHECKING:
     from mlxc_py.arrays import Array
@@ -29,6 +30,27 @@ def check_text(value: str) -> None:
         raise ValueError("embedded null character")
     if "%" in value and _official_library():
         raise ValueError(f"'%' in {value!r}: this libmlxc would crash on it in an error message; rename it")
+
+
+_evaluated = False
+_forked = False
+
+
+def check_fork() -> None:
+    """To call before an evaluation: after a fork MLX's worker threads are gone and it would wait for ever [M 29]."""
+    global _evaluated
+    if _forked:
+        raise MLXError("MLX cannot compute in a forked child of a process that used it: start processes by spawn")
+    _evaluated = True
+
+
+def _mark_child() -> None:
+    global _forked
+    _forked = _evaluated
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_child)
 
 
 def check_axis(axis: int, ndim: int, call: str) -> int:

@@ -126,7 +126,7 @@ def test_nothing_is_printed_at_exit(name: str, run_python: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
-def test_a_forked_child_can_end(run_python: Any) -> None:
+def test_a_forked_child_gets_an_error_and_can_end(run_python: Any) -> None:
     done = run_python(
         """
         import os, sys, warnings
@@ -136,7 +136,14 @@ def test_a_forked_child_can_end(run_python: Any) -> None:
         a.eval()
         child = os.fork()
         if child == 0:
-            del a  # frees, computes nothing: MLX cannot after a fork
+            b = a * 2
+            for compute in (b.eval, b.tolist, lambda: mx.eval(b), lambda: mx.async_eval(b)):
+                try:
+                    compute()
+                    os._exit(1)
+                except mx.MLXError as problem:
+                    assert "spawn" in str(problem)
+            del a, b
             sys.exit(7)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), a.tolist())
