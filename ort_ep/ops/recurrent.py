@@ -1,0 +1,315 @@
+"""Recurrent layers: the input's product with W for all steps at once, then one cell after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops import precision
+from ort_ep.ops.axes import reversed_along
+from ort_ep.ops.indexing import reverse_sequence
+from ort_ep.ops.matmul import exact_product
+from ort_ep.ops.precision import widened
+from ort_ep.ops.quant import BYTES, centred, dynamic_quantize_linear
+from ort_ep.registry import FLOATS, op
+
+Unary = Callable[[Array], Array]
+States = tuple[Array, ...]
+Cell = Callable[[Array, States], States]
+Direction = tuple[Unary, Cell]
+
+REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+RNN, GRU, LSTM = ("Tanh",), ("Sigmoid", "Tanh"), ("Sigmoid", "Tanh", "Tanh")
+TYPES = {"T": FLOATS, "T1": frozenset({"int32"})}
+
+# name: function of (x, alpha, beta), and the defaults of as many of the two as it takes
+ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {
+    "relu": (lambda x: mx.maximum(x, 0), ()),
+    "tanh": (mx.tanh, ()),
+    "sigmoid": (precision.sigmoid, ()),
+    "softsign": (lambda x: x / (1 + mx.abs(x)), ()),
+    "softplus": (precision.softplus, ()),
+    "leakyrelu": (lambda x, alpha: mx.where(x < 0, alpha * x, x), (0.01,)),
+    "thresholdedrelu": (lambda x, alpha: mx.where(x > alpha, x, mx.zeros_like(x)), (1.0,)),
+    "elu": (lambda x, alpha: mx.where(x < 0, alpha * mx.expm1(x), x), (1.0,)),
+    "affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
+    "scaledtanh": (lambda x, alpha, beta: alpha * mx.tanh(beta * x), (1.0, 1.0)),
+    "hardsigmoid": (lambda x, alpha, beta: mx.clip(alpha * x + beta, 0, 1), (0.2, 0.5)),
+}
+
+
+def activation_functions(
+    names: Sequence[str] | None,
+    default: tuple[str, ...],
+    directions: int,
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+) -> list[list[Unary]]:
+    """The functions of every direction; alpha and beta values go, in order, to those that take one."""
+    left = [list(alphas or ()), list(betas or ())]
+    functions: list[Unary] = []
+    for name in names or default * directions:
+        function, defaults = ACTIVATIONS[name.lower()]
+        scales = [given.pop(0) if given else value for given, value in zip(left, defaults, strict=False)]
+        functions.append(partial(_scaled, function, scales))
+    each = len(functions) // directions
+    return [functions[start : start + each] for start in range(0, len(functions), each)]
+
+
+def _scaled(function: Callable[..., Array], scales: Sequence[float], x: Array) -> Array:
+    return function(x, *scales)
+
+
+def unrolled(steps: Array, cell: Cell, states: States, lengths: Array | None) -> tuple[Array, States]:
+    """[T, B, gates] -> the hidden states [T, B, H] and the last states; a sequence that has ended gives zeros."""
+    outputs = []
+    for step in range(steps.shape[0]):
+        new = cell(steps[step], states)
+        hidden = new[0]
+        if lengths is not None:
+            live = (step < lengths)[:, None]
+            new = tuple(mx.where(live, value, old) for value, old in zip(new, states, strict=True))
+            hidden = mx.where(live, hidden, mx.zeros_like(hidden))
+        outputs.append(hidden)
+        states = new
+    return mx.stack(outputs) if outputs else mx.zeros([0, *states[0].shape], states[0].dtype), states
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the three kinds of layers share: directions, layout, lengths of the sequences."""
+
+    direction: str
+    layout: int
+    hidden: int
+    lengths: Array | None
+
+    @property
+    def directions(self) -> int:
+        return len(REVERSED[self.direction])
+
+    def initial(self, x: Array, *given: Array | None) -> list[Array]:
+        """The states [D, B, H] to start from; zeros where none is given."""
+        zeros = mx.zeros([self.directions, x.shape[1 - self.layout], self.hidden], x.dtype)
+        return [zeros if state is None else self.swapped(state) for state in given]
+
+    def swapped(self, x: Array) -> Array:
+        return x.swapaxes(0, 1) if self.layout else x
+
+    def backwards(self, x: Array) -> Array:
+        return reversed_along(x, 0) if self.lengths is None else reverse_sequence(x, self.lengths)
+
+    def run(self, x: Array, build: Callable[[int], Direction], initial: Sequence[Array]) -> States:
+        """Y and the last states; `build` gives a direction's product with W and its cell."""
+        outputs, finals = [], []
+        for index, backwards in enumerate(REVERSED[self.direction]):
+            project, cell = build(index)
+            steps = project(self.backwards(self.swapped(x)) if backwards else self.swapped(x))
+            hidden, last = unrolled(steps, cell, tuple(state[index] for state in initial), self.lengths)
+            outputs.append(self.backwards(hidden) if backwards else hidden)
+            finals.append(last)
+        y = mx.stack(outputs, 1)
+        return (
+            y.transpose([2, 0, 1, 3]) if self.layout else y,
+            *(self.swapped(mx.stack(list(states))) for states in zip(*finals, strict=True)),
+        )
+
+
+def clipped(x: Array, clip: float | None) -> Array:
+    return x if clip is None else mx.clip(x, -clip, clip)
+
+
+def products(weights: Array) -> Callable[[int], Unary]:
+    """By direction: the product with the rows of [D, gates, K]."""
+    return lambda index: lambda x: mx.matmul(x, weights[index].T)
+
+
+def with_bias(product: Unary, bias: Array | None) -> Unary:
+    return product if bias is None else lambda x: product(x) + bias
+
+
+@op("RNN", since=7, dtypes=TYPES)
+@widened
+def rnn(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    n_outputs: int,
+) -> States:
+    layer = Layer(direction, layout, r.shape[-1], sequence_lens)
+    functions = activation_functions(activations, RNN, layer.directions, activation_alpha, activation_beta)
+
+    def build(index: int) -> Direction:
+        (f,), bias = functions[index], None if b is None else mx.sum(b[index].reshape([2, -1]), 0)
+        recur = products(r)(index)
+        return with_bias(products(w)(index), bias), lambda step, states: (f(clipped(step + recur(states[0]), clip)),)
+
+    return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
+
+
+@op("GRU", since=7, dtypes=TYPES)
+@widened
+def gru(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+    n_outputs: int,
+) -> States:
+    hidden = r.shape[-1]
+    layer = Layer(direction, layout, hidden, sequence_lens)
+    functions = activation_functions(activations, GRU, layer.directions, activation_alpha, activation_beta)
+    gates, candidate = r[:, : 2 * hidden], r[:, 2 * hidden :]
+
+    def build(index: int) -> Direction:
+        f, g = functions[index]
+        input_bias, hidden_bias = (None, None) if b is None else mx.split(b[index], 2)
+        recur_gates = with_bias(products(gates)(index), None if hidden_bias is None else hidden_bias[: 2 * hidden])
+        recur = with_bias(products(candidate)(index), None if hidden_bias is None else hidden_bias[2 * hidden :])
+
+        def cell(step: Array, states: States) -> States:
+            update, reset = mx.split(f(clipped(step[:, : 2 * hidden] + recur_gates(states[0]), clip)), 2, -1)
+            past = reset * recur(states[0]) if linear_before_reset else recur(reset * states[0])
+            new = g(clipped(step[:, 2 * hidden :] + past, clip))
+            return (new + update * (states[0] - new),)
+
+        return with_bias(products(w)(index), input_bias), cell
+
+    return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
+
+
+@op("LSTM", since=7, dtypes=TYPES)
+@widened
+def lstm(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    p: Array | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+    n_outputs: int,
+) -> States:
+    layer = Layer(direction, layout, r.shape[-1], sequence_lens)
+    functions = activation_functions(activations, LSTM, layer.directions, activation_alpha, activation_beta)
+    build = lstm_cells(products(w), products(r), b, p, functions, clip, input_forget)
+    return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]
+
+
+def lstm_cells(
+    project: Callable[[int], Unary],
+    recur: Callable[[int], Unary],
+    b: Array | None,
+    p: Array | None,
+    functions: Sequence[Sequence[Unary]],
+    clip: float | None,
+    input_forget: int,
+) -> Callable[[int], Direction]:
+    """LSTM cells over any product with W and R; gates are ordered input, output, forget, cell."""
+
+    def build(index: int) -> Direction:
+        f, g, h = functions[index]
+        bias = None if b is None else mx.sum(b[index].reshape([2, -1]), 0)
+        peep_in, peep_out, peep_forget = mx.split(p[index], 3) if p is not None else (None, None, None)
+        product = recur(index)
+
+        def gate(value: Array, peephole: Array | None, memory: Array) -> Array:
+            return f(clipped(value if peephole is None else value + peephole * memory, clip))
+
+        def cell(step: Array, states: States) -> States:
+            hidden, memory = states
+            i, o, forget, c = mx.split(step + product(hidden), 4, -1)
+            i = gate(i, peep_in, memory)
+            forget = 1 - i if input_forget else gate(forget, peep_forget, memory)
+            memory = forget * memory + i * g(clipped(c, clip))
+            return gate(o, peep_out, memory) * h(memory), memory
+
+        return with_bias(project(index), bias), cell
+
+    return build
+
+
+def quantized_products(weights: Array, scales: Array, zero_points: Array) -> Callable[[int], Unary]:
+    """By direction: x, quantised as it comes, times the columns of 8-bit weights [D, K, gates]."""
+
+    def direction(index: int) -> Unary:
+        levels = centred(weights[index], zero_points[index])
+
+        def product(x: Array) -> Array:
+            rows = x.reshape([math.prod(x.shape[:-1]), x.shape[-1]])
+            quantized, scale, zero = dynamic_quantize_linear(rows)
+            y = exact_product(centred(quantized, zero), levels).astype(mx.float32) * (scale * scales[index])
+            return y.reshape([*x.shape[:-1], -1])
+
+        return product
+
+    return direction
+
+
+@op(
+    "DynamicQuantizeLSTM",
+    domain="com.microsoft",
+    dtypes={"x": frozenset({"float32"}), "w": BYTES, "r": BYTES},
+)
+def dynamic_quantize_lstm(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    p: Array | None = None,
+    *quantization: Array,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    n_outputs: int,
+) -> States:
+    w_scale, w_zero_point, r_scale, r_zero_point = quantization
+    layer = Layer(direction, 0, r.shape[1], sequence_lens)
+    functions = activation_functions(activations, LSTM, layer.directions, activation_alpha, activation_beta)
+    project = quantized_products(w, w_scale, w_zero_point)
+    recur = quantized_products(r, r_scale, r_zero_point)
+    build = lstm_cells(project, recur, b, p, functions, clip, input_forget)
+    return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]
