@@ -47,10 +47,7 @@ def axis_taps(place: Array, length: int, aligned: bool, mode: str, padding: str)
     low, high = (0.0, length - 1.0) if aligned else (-0.5, length - 0.5)
     position = low + (place + 1) / 2 * (high - low)
     position = mx.round(position) if mode == "nearest" else position
-    if padding == "border":
-        outside = mx.logical_or(position < low, position > high)
-        position = mx.where(outside, mx.clip(position, 0, length - 1), position)
-    elif padding == "reflection":
+    if padding == "reflection":
         position = reflected(position, low, high)
     if mode == "nearest":
         return [inside(position, mx.ones_like(position), length, low, high, padding)]

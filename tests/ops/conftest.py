@@ -144,13 +144,12 @@ def check() -> Callable[..., None]:
         **attributes: Any,
     ) -> None:
         if isinstance(expect, str):
-            model = one_node(op, inputs, opset, domain, constants, outputs, **attributes)
-            feeds = feeds_of(model, inputs)
-            expected: Sequence[Array] = ORACLES[expect](model, feeds)
+            untyped = one_node(op, inputs, opset, domain, constants, outputs, **attributes)
+            expected: Sequence[Array] = ORACLES[expect](untyped, feeds_of(untyped, inputs))
         else:
             expected = [expect] if isinstance(expect, np.ndarray | np.generic) else expect
-            model = one_node(op, inputs, opset, domain, constants, expected, **attributes)
-            feeds = feeds_of(model, inputs)
+        model = one_node(op, inputs, opset, domain, constants, expected, **attributes)
+        feeds = feeds_of(model, inputs)
         actual = run_plan(model, feeds)
         assert len(actual) == len(expected)
         for mine, theirs in zip(actual, expected, strict=True):

@@ -17,7 +17,7 @@ from ort_ep.capability import Analyzer
 # A case that fails, and why it may.
 EXPECTED_FAILURES: dict[str, str] = {}
 # Fewer claimed cases than this are a regression of the claims.
-CLAIMED = 1440
+CLAIMED = 1617
 
 
 @pytest.fixture(scope="module")

@@ -54,3 +54,34 @@ def test_bits(check: Check) -> None:
 
 def test_types_that_mlx_lacks(reasons: Callable[..., list[str]]) -> None:
     assert "float8_e4m3fn" in reasons("Cast", np.zeros(2, np.float32), to=17)[0]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "int4",
+        "uint4",
+        "int2",
+        "uint2",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float4_e2m1fn",
+    ],
+)
+@pytest.mark.parametrize("constants", [(), (0,)])
+def test_from_types_that_mlx_lacks(check: Check, source: str, constants: tuple[int, ...]) -> None:
+    x = np.array([0, 1, 1.5, 0.5, 1, 0]).astype(np.dtype(getattr(ml_dtypes, source)))
+    check("Cast", x, expect=x.astype(np.float32), opset=25, to=1, constants=constants)
+    check("Cast", x, expect=x.astype(np.float16), opset=25, to=10, constants=constants)
+
+
+@pytest.mark.parametrize("source", ["int4", "uint4", "float8_e4m3fn"])
+def test_dequantised(check: Check, source: str) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, source))
+    x, scale = np.array([[0, 1, 3, 2], [1, 2, 0, 3]]).astype(dtype), np.array([0.5, 2.0], np.float32)
+    zero = np.array([0, 0 if "float" in source else 1]).astype(dtype)
+    expected = (x.astype(np.float32) - zero.astype(np.float32)[:, None]) * scale[:, None]
+    check("DequantizeLinear", x, scale, zero, expect=expected, axis=0, constants=(0, 1, 2))
+    check("DequantizeLinear", x, scale, expect=x.astype(np.float32) * scale[:, None], axis=0)

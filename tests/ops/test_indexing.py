@@ -126,3 +126,18 @@ def test_gather_of_anything(check: Check, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(-length, length - 1), max_size=5))
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     check("Gather", x, np.array(indices, np.int64), expect=np.take(x, np.array(indices, np.int64), axis), axis=axis)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_reverse_sequence(check: Check, draw: Draw, dtype: str) -> None:
+    x, lengths = draw(dtype, 5, 3, 2), np.array([1, 5, 3])
+    check("ReverseSequence", x, lengths, expect="reference")
+    check("ReverseSequence", x.swapaxes(0, 1), lengths, expect="reference", batch_axis=0, time_axis=1)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_tensor_scatter(check: Check, draw: Draw, mode: str) -> None:
+    cache, update = draw(np.float32, 2, 3, 6, 4), draw(np.float32, 2, 3, 2, 4)
+    start = np.array([1, 5 if mode == "circular" else 4])
+    check("TensorScatter", cache, update, start, expect="reference", opset=24, mode=mode)
+    check("TensorScatter", cache, update, expect="reference", opset=24, mode=mode)

@@ -95,3 +95,18 @@ def test_global(check: Check, rank: int, dtype: Any) -> None:
 def test_padding_never_wins(check: Check) -> None:
     x = np.full((1, 1, 3, 3), -5, np.float32)
     check("MaxPool", x, expect=x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+
+
+def test_unpool(check: Check, draw: Draw) -> None:
+    x, places = draw(np.float32, 1, 2, 2, 2), np.array([[[[0, 3], [9, 15]], [[16, 18], [24, 31]]]])
+    check("MaxUnpool", x, places, kernel_shape=[2, 2], strides=[2, 2])
+    check("MaxUnpool", x, places, np.array([1, 2, 5, 6]), expect="reference", kernel_shape=[2, 2], strides=[2, 2])
+
+
+@pytest.mark.parametrize("how", [{}, {"strides": [2, 1]}, {"pads": [1, 0, 1, 2]}, {"dilations": [2, 1]}])
+def test_columns_to_an_image(check: Check, draw: Draw, how: dict[str, list[int]]) -> None:
+    strides, pads, dilations = how.get("strides", [1, 1]), how.get("pads", [0] * 4), how.get("dilations", [1, 1])
+    image, block = [6, 7], [2, 3]
+    counts = [(image[i] + pads[i] + pads[2 + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)]
+    x = draw(np.float32, 2, 3 * 6, counts[0] * counts[1])
+    check("Col2Im", x, np.array(image), np.array(block), expect="cpu", constants=(1, 2), **how)
