@@ -23,6 +23,28 @@ MLXC_API mlx_array mlxc_py_array_new_borrowed(
  * mlx_array_data_uint8 before anyone else sees it. Host-writable on every back end (malloc'ed, unified or managed). */
 MLXC_API mlx_array mlxc_py_array_new_uninitialized(const int* shape, int dim, mlx_dtype dtype);
 
+/* An array with a shape and a type but no data, to build a graph on that a tape records. */
+MLXC_API mlx_array mlxc_py_array_new_placeholder(const int* shape, int dim, mlx_dtype dtype);
+
+/* A recorded graph (tape.hpp). It holds the streams its operations were built for, so a tape serves one stream; any
+ * thread may apply it, several at once. */
+typedef struct mlxc_py_tape_ {
+  void* ctx;
+} mlxc_py_tape;
+
+/* Record what `outputs` are computed from, where `inputs` are placeholders. Evaluates what does not depend on them. */
+MLXC_API int mlxc_py_tape_new(
+    mlxc_py_tape* res, const mlx_array* inputs, size_t n_inputs, const mlx_array* outputs, size_t n_outputs);
+
+/* Write the n_res outputs for `inputs` to `res` as new handles; they are not evaluated yet. */
+MLXC_API int mlxc_py_tape_apply(
+    mlx_array* res, size_t n_res, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs);
+
+/* How many operations a tape has: those of one primitive ("Transpose"), or all where it is NULL. */
+MLXC_API int mlxc_py_tape_count(size_t* res, mlxc_py_tape tape, const char* primitive);
+
+MLXC_API int mlxc_py_tape_free(mlxc_py_tape tape);
+
 #ifdef __cplusplus
 }
 #endif

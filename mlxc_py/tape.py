@@ -1,0 +1,120 @@
+"""Tapes: a graph built once on placeholders and laid out anew over other inputs of the same shapes.
+
+What mx.compile without fusing does, but one tape serves every thread, and nothing of it depends on MLX's caches, a
+compiler or the garbage collector. Only the libmlxc that this package builds has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import addressof, c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+from mlxc_py._sys.load import library
+from mlxc_py.arguments import ints, shape_of
+from mlxc_py.arrays import Array, wrap
+from mlxc_py.dtype import Dtype
+from mlxc_py.errors import ClosedError, UnsupportedError
+from mlxc_py.state import local
+
+__all__ = ["Tape", "placeholder"]
+
+
+def supported() -> bool:
+    """Whether the libmlxc in use records tapes."""
+    return library().has("mlxc_py_tape_new")
+
+
+def placeholder(shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """An array without data, to build a graph on; evaluating it is an MLXError."""
+    sizes = shape_of(shape)
+    handle = _calls().placeholder(ints(sizes) or b"\0\0\0\0", len(sizes), dtype.code)
+    if not handle:
+        raise local.here.failure("placeholder")
+    return wrap(handle)
+
+
+class Tape:
+    """What `outputs` are computed from, with `inputs` (placeholders) left open.
+
+    Whatever does not depend on the inputs is evaluated here, once, unless it is large and cheap. The operations keep
+    the stream they were built for: hold that stream's lock while recording. MLXError where outputs need a placeholder
+    that is not among the inputs.
+    """
+
+    __slots__ = ("__weakref__", "_arguments", "_results", "handle")
+
+    def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self.handle = 0
+        self._arguments = Struct(f"{len(inputs)}P")
+        self._results = c_size_t * len(outputs)
+        made = c_size_t()
+        given, wanted = _handles(self._arguments, inputs), _handles(Struct(f"{len(outputs)}P"), outputs)
+        if _calls().new(addressof(made), given, len(inputs), wanted, len(outputs)):
+            raise local.here.failure("Tape")
+        self.handle = made.value
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs for these inputs, not evaluated; MLXError where shapes or dtypes are not the recorded ones."""
+        if not self.handle:
+            raise ClosedError("this tape is closed")
+        results = self._results()
+        given = _handles(self._arguments, inputs)
+        if _calls().apply(addressof(results), len(results), self.handle, given, len(inputs)):
+            raise local.here.failure("Tape")
+        return [wrap(handle) for handle in results]
+
+    def __len__(self) -> int:
+        """Number of operations in one run."""
+        return self.count()
+
+    def count(self, primitive: str | None = None) -> int:
+        """Number of operations of one MLX primitive ("Transpose")."""
+        found = c_size_t()
+        if _calls().count(addressof(found), self.handle, primitive.encode() if primitive else None):
+            raise local.here.failure("Tape.count")
+        return found.value
+
+    def close(self) -> None:
+        """Let go of the graph and of the constants in it, now; arrays made from it stay."""
+        handle, self.handle = self.handle, 0
+        if handle:
+            _calls().free(handle)
+
+    def __del__(self, _library: Any = library) -> None:
+        if getattr(self, "handle", 0) and _library is not None:
+            self.close()
+
+
+def _handles(form: Struct, arrays: Sequence[Array]) -> bytes | None:
+    return form.pack(*[a.live for a in arrays]) or None
+
+
+class _Calls(NamedTuple):
+    placeholder: Any
+    new: Any
+    apply: Any
+    count: Any
+    free: Any
+
+
+@cache
+def _calls() -> _Calls:
+    found = library()
+    if not supported():
+        raise UnsupportedError(f"{found.path} records no tapes: only the libmlxc that mlxc-py builds does")
+
+    def function(name: str, result: Any, *arguments: Any) -> Any:
+        call = found.function(name)
+        call.restype, call.argtypes = result, arguments
+        return call
+
+    return _Calls(
+        function("mlxc_py_array_new_placeholder", c_void_p, c_void_p, c_int, c_int),
+        function("mlxc_py_tape_new", c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t),
+        function("mlxc_py_tape_apply", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t),
+        function("mlxc_py_tape_count", c_int, c_void_p, c_void_p, c_char_p),
+        function("mlxc_py_tape_free", c_int, c_void_p),
+    )

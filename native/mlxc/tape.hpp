@@ -1,0 +1,42 @@
+// A recorded MLX graph: built once on placeholders, then laid out anew over other inputs of the same shapes, from any
+// thread. Unlike mlx::core::compile it fuses nothing, keeps no state per thread and needs no compiler.
+#pragma once
+
+#include "handles.hpp"
+
+namespace mlxc {
+
+class Tape {
+ public:
+  // Records what `outputs` are computed from. What does not depend on `inputs` (placeholders) is evaluated now, unless
+  // that would hold far more memory than it is computed from.
+  Tape(const Arrays& inputs, const Arrays& outputs);
+
+  // The outputs for other inputs, not evaluated. Bad argument when number, shapes or types differ from the recorded.
+  Arrays apply(const Arrays& inputs) const;
+
+  size_t size() const { return nodes_.size(); }
+  size_t count(const std::string& primitive) const;
+
+ private:
+  struct Node {
+    std::shared_ptr<mx::Primitive> primitive;
+    std::vector<mx::Shape> shapes;
+    std::vector<mx::Dtype> dtypes;
+    std::vector<int> inputs; // slots; below 0: constants, -1 the first
+  };
+
+  int slot_of(const mx::array& a) const;
+
+  std::vector<std::pair<mx::Shape, mx::Dtype>> inputs_;
+  Arrays constants_;
+  std::vector<Node> nodes_;
+  std::vector<int> outputs_;
+  size_t slots_ = 0;
+  std::unordered_map<std::uintptr_t, int> slot_; // by array id, while recording
+};
+
+// An array with a shape and a type, and nothing else: evaluating it is an error.
+mx::array placeholder(mx::Shape shape, mx::Dtype dtype);
+
+} // namespace mlxc
