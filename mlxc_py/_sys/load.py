@@ -186,12 +186,22 @@ def _open(place: Place, libmlx: list[Path]) -> Library:
         handle = ctypes.CDLL(place.path)
     loaded = Library(handle, place, _mapped_libmlx() or (str(libmlx[0]) if ours else None))
     stamp = read_stamp(path) if ours else None
-    if stamp is not None and stamp["mlx_version"] != loaded.mlx_version:
+    built_for = stamp["mlx_version"] if stamp else _built_for(loaded)
+    if built_for not in (None, loaded.mlx_version):
         raise LibraryError(
-            f"{loaded.path} was built for MLX {stamp['mlx_version']}, but runs on MLX {loaded.mlx_version}: "
+            f"{loaded.path} was built for MLX {built_for}, but runs on MLX {loaded.mlx_version}: "
             "another libmlx was loaded earlier in this process."
         )
     return loaded
+
+
+def _built_for(loaded: Library) -> str | None:
+    """The MLX that a library of ours was built for by its own account, None for an official one."""
+    if not loaded.has("mlxc_py_build_mlx_version"):
+        return None
+    version = loaded.function("mlxc_py_build_mlx_version")
+    version.restype = ctypes.c_char_p
+    return str(version().decode())
 
 
 def _mapped_libmlx() -> str | None:
