@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
-from types import FrameType
 from typing import Any
 
 import typer
@@ -15,16 +14,7 @@ from ort_ep.cli.console import CommandError, one_line, show_error
 from ort_ep.cli.flags import debugging
 
 PROGRAM = "python -m ort_ep"
-
-
-_interrupted = False
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C while ONNX Runtime runs our code comes back as its error, so it is also noted here."""
-    global _interrupted
-    _interrupted = True
-    raise KeyboardInterrupt
+INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
@@ -36,8 +26,6 @@ class Commands(TyperGroup):
         except CommandError as error:
             if debugging(ctx):
                 raise
-            if _interrupted:
-                raise KeyboardInterrupt from error
             show_error(str(error), error.advice)
             raise typer.Exit(1) from error
         except (typer.Exit, typer.Abort, KeyboardInterrupt, BrokenPipeError):
@@ -46,8 +34,6 @@ class Commands(TyperGroup):
             # typer's own usage errors know how to show themselves
             if debugging(ctx) or hasattr(error, "format_message"):
                 raise
-            if _interrupted:
-                raise KeyboardInterrupt from error
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
             show_error(f"{kind}{one_line(str(error))}", "Run again with --debug for the traceback.")
             raise typer.Exit(1) from error
@@ -71,12 +57,15 @@ def main(arguments: list[str] | None = None) -> int:
         # a path that the terminal's encoding lacks is printed escaped, not a crash
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
     try:
         app(args=arguments, prog_name=PROGRAM)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
-        return 130
-    return 0
+        code = INTERRUPTED
+    else:
+        code = 0
+    if code == INTERRUPTED:
+        # a thread may be deep in native code, and it must not be waited for
+        os._exit(INTERRUPTED)
+    return code

@@ -6,12 +6,14 @@ import ctypes
 import math
 import re
 import statistics
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -21,6 +23,7 @@ from ort_ep.cli.console import CommandError, one_line, progress
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+T = TypeVar("T")
 CPU = "CPUExecutionProvider"
 # ONNX Runtime's severities: its errors also arrive as exceptions, so its log can keep to fatal ones
 QUIET, CHATTY = 4, 0
@@ -64,7 +67,8 @@ def mlx_session(path: Path, options: dict[str, str], *, strict: bool = False, de
     settings.log_severity_level = CHATTY if debug else QUIET
     with progress("Loading the model on MLX"), failing_as("MLXExecutionProvider can't load the model"):
         # a failure shall be seen here, not be hidden by a rerun on CPU
-        return ort_ep.InferenceSession(str(path), settings, strict=strict, **{"on_compute_error": "raise", **options})
+        chosen = {"on_compute_error": "raise", **options}
+        return interruptible(lambda: ort_ep.InferenceSession(str(path), settings, strict=strict, **chosen))
 
 
 def cpu_session(path: Path, *, debug: bool = False) -> InferenceSession:
@@ -73,7 +77,21 @@ def cpu_session(path: Path, *, debug: bool = False) -> InferenceSession:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = CHATTY if debug else QUIET
     with progress("Loading the model on CPU"), failing_as("ONNX Runtime can't load the model"):
-        return onnxruntime.InferenceSession(str(path), settings, providers=[CPU])
+        return interruptible(lambda: onnxruntime.InferenceSession(str(path), settings, providers=[CPU]))
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """The result of `work`, done on another thread: Ctrl-C is not heard by a thread that is inside native code."""
+    outcome: Future[T] = Future()
+
+    def run_it() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run_it, daemon=True).start()
+    return outcome.result()
 
 
 @contextmanager
@@ -134,13 +152,17 @@ def _copy_out(value: Any) -> np.ndarray:
 
 def time_runs(session: InferenceSession, feeds: dict[str, np.ndarray], runs: int, label: str) -> Timed:
     """A first run (it allocates and traces), then the median of `runs` more."""
-    with progress(f"Running on {label}"):
-        started = time.perf_counter()
-        outputs = run(session, feeds)
-        first = time.perf_counter() - started
+
+    def timed() -> Timed:
         laps = []
-        for _ in range(runs):
+        outputs: dict[str, Any] = {}
+        for number in range(1 + runs):
             started = time.perf_counter()
-            run(session, feeds)
-            laps.append(time.perf_counter() - started)
-    return Timed(outputs, first * 1e3, statistics.median(laps) * 1e3)
+            results = run(session, feeds)
+            laps.append(1e3 * (time.perf_counter() - started))
+            if number == 0:
+                outputs = results
+        return Timed(outputs, laps[0], statistics.median(laps[1:]))
+
+    with progress(f"Running on {label}"):
+        return interruptible(timed)
