@@ -11,6 +11,7 @@ from typing import Any
 
 from mlxc_py._sys import abi, load
 from mlxc_py._sys import mlx as c
+from mlxc_py.arguments import Ints, several_ints
 from mlxc_py.arrays import Array, call
 from mlxc_py.errors import UnsupportedError
 from mlxc_py.guards import check_axis
@@ -83,8 +84,8 @@ def _transform(name: str) -> Callable[..., Array]:
 
 
 # ---- functions that 0.6 lacks
-def _flip_axes(a: Array, axes: Sequence[int], stream: int | None) -> Array:
-    chosen = {check_axis(axis, a.ndim, "flip") for axis in axes}
+def _flip_axes(a: Array, axes: Ints, stream: int | None) -> Array:
+    chosen = {check_axis(axis, a.ndim, "flip") for axis in several_ints(axes)}
     shape = a.shape
     start = [n - 1 if i in chosen else 0 for i, n in enumerate(shape)]
     stop = [-n - 1 if i in chosen else n for i, n in enumerate(shape)]

@@ -14,6 +14,9 @@ from mlxc_py._sys import mlx as c
 from mlxc_py.arrays import call, take_list
 from mlxc_py.state import current_handle, local
 
+pytestmark = pytest.mark.skipif(
+    load.library().generation.startswith("0.6"), reason="the older functions are played by the newer ones"
+)
 A = mx.array(np.random.default_rng(3).standard_normal((3, 3, 4)).astype(np.float32))
 HEADS = mx.array(np.random.default_rng(4).standard_normal((1, 2, 5, 8)).astype(np.float32))
 
@@ -63,6 +66,7 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
     ("mlx_trace_axes", (A, 0, 0, 1, mx.float32.code)),
     ("mlx_flip", (A,)),
     ("mlx_flip_axes", (A, (0, -1))),
+    ("mlx_flip_axes", (A, 1)),
     ("mlx_ones_like_dtype", (A, mx.int8.code)),
     ("mlx_zeros_like_dtype", (A, mx.int8.code)),
     ("mlx_linspace_endpoint", (0.0, 1.0, 5, False, mx.float32.code)),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mlxc_py as mx
+from mlxc_py._sys import load
 
 Build = Callable[[Any, Callable[[Any], Any]], Any]
 RNG = np.random.default_rng(7)
@@ -253,7 +254,13 @@ def compare(ours: Any, theirs: Any, tolerance: float = 2e-6) -> None:
 
 def check(build: Build) -> None:
     """Build with both packages and compare."""
-    compare(build(mx, mx.array), build(reference, reference.array))
+    try:
+        ours = build(mx, mx.array)
+    except load.SymbolError as lacking:
+        if load.library().generation.startswith("0.7"):
+            raise
+        pytest.skip(str(lacking))
+    compare(ours, build(reference, reference.array))
 
 
 @pytest.mark.parametrize("name", [n for names in UNARY for n in names.split() if hasattr(reference, n)])

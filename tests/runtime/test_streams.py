@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 import mlxc_py as mx
+from mlxc_py._sys import load
 
 
 def in_thread(action: Callable[[], Any]) -> Any:
@@ -46,6 +47,10 @@ def test_devices() -> None:
         mx.add(1, 2, stream=3)  # type: ignore[arg-type]
 
 
+needs_07 = pytest.mark.skipif(load.library().generation.startswith("0.6"), reason="mlx-c 0.6 has no such streams")
+
+
+@needs_07
 def test_every_kind_of_stream_argument() -> None:
     streams: list[Any] = [
         None,
@@ -107,6 +112,7 @@ def test_a_lazy_array_of_another_thread_is_an_error_in_words() -> None:
     assert lazy.tolist() == [2.0]
 
 
+@needs_07
 def test_a_thread_unsafe_stream_serves_any_thread() -> None:
     shared = mx.new_thread_unsafe_stream(mx.cpu)
     with mx.stream(shared):
