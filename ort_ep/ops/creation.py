@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 import mlxc_py as mx
@@ -24,5 +26,6 @@ def eye_like(x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
 
 @op("Range", since=11, host=("start", "limit", "delta"), dtypes=NUMERIC, fold=True)
 def range_(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    count = max(int(np.ceil((limit.item() - start.item()) / delta.item())), 0)
+    span, step = limit.item() - start.item(), delta.item()
+    count = max(-(-span // step) if isinstance(span, int) else math.ceil(span / step), 0)
     return (start + delta * np.arange(count).astype(start.dtype)).astype(start.dtype).reshape(count)

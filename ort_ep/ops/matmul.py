@@ -36,13 +36,18 @@ def gemm(
 ) -> Array:
     a, b = (a.T if transA else a), (b.T if transB else b)
     if not is_float(a):
-        product = (matmul(a, b) * alpha).astype(a.dtype)
-        return product if c is None else product + (c * beta).astype(a.dtype)
+        product = scaled(matmul(a, b), alpha)
+        return product if c is None else product + scaled(c, beta)
     wide_a, wide_b = accumulated(a), accumulated(b)
     if c is None:
         product = mx.matmul(wide_a, wide_b)
         return (product if alpha == 1 else product * alpha).astype(a.dtype)
     return mx.addmm(c.astype(wide_a.dtype), wide_a, wide_b, alpha, beta).astype(a.dtype)
+
+
+def scaled(x: Array, factor: float) -> Array:
+    """x * factor in x's type; by a whole factor integers stay exact."""
+    return x * int(factor) if factor.is_integer() else (x * factor).astype(x.dtype)
 
 
 @op("Einsum", since=12, dtypes=FLOATS)

@@ -194,3 +194,9 @@ def draw() -> Callable[..., Array]:
         return np.asarray(generator.standard_normal(shape)).astype(dtype)
 
     return draw
+
+
+@pytest.fixture(scope="session")
+def model_of() -> Callable[..., ModelProto]:
+    """A model of one node: operator, inputs, opset, domain, positions of constants, outputs, attributes."""
+    return one_node

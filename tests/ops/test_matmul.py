@@ -92,3 +92,8 @@ def test_matmul_integer_is_exact(check: Check, types: tuple[Any, Any], length: i
     check("MatMulInteger", a, b, expect=a.astype(np.int32) @ b.astype(np.int32))
     expected = (a.astype(np.int32) - zero_a) @ (b.astype(np.int32) - zero_b)
     check("MatMulInteger", a, b, zero_a, zero_b, expect=expected)
+
+
+def test_integer_gemm_is_exact(check: Check) -> None:
+    a, b, c = np.full((1, 2), 2**40 + 1, np.int64), np.full((2, 1), 3, np.int64), np.array([[2**60 + 1]], np.int64)
+    check("Gemm", a, b, c, expect=2 * (a @ b) + c, alpha=2.0)
