@@ -57,6 +57,13 @@ def load_model(path: Path) -> onnx.ModelProto:
     """The model without its external data, which ONNX Runtime reads by itself."""
     existing_file(path, "model")
     try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CommandError(
+            f"the name {path} is not valid UTF-8, and ONNX Runtime takes no other",
+            "Rename the file, or set PYTHONUTF8=1 where the name is fine and the locale is not.",
+        ) from error
+    try:
         model = onnx.load_model(str(path), load_external_data=False)
     except OSError as error:
         raise CommandError(f"model {path} can't be read: {error.strerror}", "Check the file's permissions.") from error

@@ -137,7 +137,13 @@ def _save(outputs: dict[str, Any], folder: Path) -> None:
             continue
         # names hold slashes and colons; the number keeps two that then look alike apart
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        np.save(folder / f"{number}_{safe}.npy", value)
+        path = folder / f"{number}_{safe}.npy"
+        try:
+            np.save(path, value)
+        except OSError as error:
+            raise CommandError(
+                f"can't write {path}: {error.strerror or error}", "Give another folder with --output."
+            ) from error
     say(f"outputs saved in {folder}")
 
 

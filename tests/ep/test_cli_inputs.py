@@ -216,3 +216,14 @@ def test_a_missing_model_and_a_directory_are_explained(tmp_path):
         load_model(tmp_path / "no.onnx")
     with pytest.raises(CommandError, match="is a directory"):
         load_model(tmp_path)
+
+
+def test_a_name_that_is_not_utf8_is_explained(tmp_path):
+    path = tmp_path / "bad\udcff.onnx"
+    onnx.save(identity(), tmp_path / "good.onnx")
+    try:
+        (tmp_path / "good.onnx").rename(path)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    with pytest.raises(CommandError, match="is not valid UTF-8"):
+        load_model(path)
