@@ -82,19 +82,30 @@ class Mlx:
     version: str
 
 
+def supported_mlx() -> str:
+    """The MLX release that the sources and the wrappers are made for, as setup.cfg pins it."""
+    found = re.search(r"^    mlx == ([\d.]+)$", (ROOT / "setup.cfg").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, "setup.cfg pins mlx in install_requires"
+    return found.group(1)
+
+
 def find_mlx() -> Mlx:
-    """The `mlx` wheel of the running Python."""
+    """The `mlx` wheel of the running Python; raises BuildError unless it is the supported release."""
     spec = importlib.util.find_spec("mlx")
     name = "libmlx.dylib" if DARWIN else "libmlx.so"
+    supported = supported_mlx()
+    wanted = f"{'mlx' if DARWIN else 'mlx[cpu]'}=={supported}"
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
         header, library = folder / "include" / "mlx" / "version.h", folder / "lib" / name
         if header.is_file() and library.is_file():
             numbers = re.findall(r"#define MLX_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header.read_text(encoding="utf-8"))
-            return Mlx(folder / "include", library, ".".join(numbers))
-    wanted = "mlx" if DARWIN else "mlx[cpu]"
+            version = ".".join(numbers)
+            if version != supported:
+                raise BuildError(f"made for MLX {supported}, but {folder} is MLX {version}: pip install '{wanted}'")
+            return Mlx(folder / "include", library, version)
     raise BuildError(
-        f"no MLX headers and {name} found for {sys.executable}: pip install '{wanted}' of the release that setup.cfg "
-        f"names (without build isolation it must be there first), {SKIP_HINT}"
+        f"no MLX headers and {name} found for {sys.executable}: pip install '{wanted}' "
+        f"(without build isolation it must be there first), {SKIP_HINT}"
     )
 
 

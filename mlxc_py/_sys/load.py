@@ -162,9 +162,10 @@ def _check_stamp(path: Path, package: Path, libmlx: list[Path], platform: Platfo
         )
     installed = installed_mlx_version(libmlx[0])
     if installed is not None and installed != built_for:
+        extra = "" if platform.system == "darwin" else "[cpu]"
         raise LibraryError(
             f"{path} was built for MLX {built_for}, but MLX {installed} is installed: "
-            f"`pip install mlx=={built_for}`, or reinstall mlxc-py to build it for {installed}."
+            f"`pip install 'mlx{extra}=={built_for}'` (or the extra in use), or a release of mlxc-py that goes with it."
         )
     native = package.parent / "native" / "mlxc"
     if native.is_dir() and path.is_relative_to(package) and stamp.get("source_hash") != source_hash(native):

@@ -73,6 +73,19 @@ def test_no_mlx(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         build.find_mlx()
 
 
+def test_another_mlx(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "supported_mlx", lambda: "99.1.0")
+    with pytest.raises(
+        build.BuildError, match=r"made for MLX 99\.1\.0, but .* is MLX \d.*: pip install 'mlx.*==99\.1\.0'"
+    ):
+        build.find_mlx()
+
+
+def test_the_pin_is_the_release_of_the_model(build: ModuleType) -> None:
+    (model,) = (ROOT / "scripts" / "api").glob("mlx_cpp-*.json")
+    assert model.stem == f"mlx_cpp-{build.supported_mlx()}"
+
+
 def test_a_failing_compilation_shows_the_compilers_words(
     build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +114,7 @@ def small_tree(folder: Path) -> Path:
     native.mkdir(parents=True), sys_.mkdir(parents=True)
     (native / "tiny.c").write_text('__attribute__((visibility("default"))) int tiny(void) { return 7; }\n')
     shutil.copy(ROOT / "mlxc_py" / "_sys" / "stamp.py", sys_)
+    shutil.copy(ROOT / "setup.cfg", folder)
     text = (ROOT / "native" / "build.py").read_text()
     start, end = text.index("LIBRARIES = ("), text.index("class BuildError")
     text = text[:start] + 'LIBRARIES = (Library("tiny", "tiny", "mlxc_py"),)\n\n\n' + text[end:]

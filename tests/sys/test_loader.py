@@ -156,7 +156,7 @@ def test_another_mlx_is_refused_before_the_library_is_opened(
     with pytest.raises(load.LibraryError) as e:
         load.find(LINUX, {}, package)
     assert str(e.value).startswith(f"{library} was built for MLX 0.32.4, but MLX 0.33.0 is installed")
-    assert "pip install mlx==0.32.4" in str(e.value)
+    assert "pip install 'mlx[cpu]==0.32.4'" in str(e.value)
 
 
 def test_mlx_without_a_back_end_is_said(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
