@@ -106,9 +106,19 @@ class Node:
     outputs: tuple[Value | None, ...]
     attributes: dict[str, Any]
     unreadable: frozenset[str] = frozenset()
-    implicit: tuple[Value, ...] = ()
+    captured: dict[str, Value] = field(default_factory=dict)
     bodies: dict[str, Graph] = field(default_factory=dict)
     id: int = -1
+
+    @property
+    def implicit(self) -> tuple[Value, ...]:
+        """The values that the bodies capture; `captured` has them by the names that the bodies use."""
+        return tuple(self.captured.values())
+
+    @property
+    def reads(self) -> Iterator[Value]:
+        """Every value that the node depends on."""
+        return (value for value in (*self.inputs, *self.captured.values()) if value is not None)
 
     def input(self, index: int) -> Value | None:
         """Input `index`, None where it is absent or not listed."""
@@ -133,7 +143,11 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Graph:
-    """Nodes in topological order and the values between them. `functions` are the model's own (serialised protos)."""
+    """Nodes in topological order and the values between them. `functions` are the model's own (serialised protos).
+
+    `parent` is the node whose body this graph is, where ORT offers the body by itself: with its bodies, but ORT does
+    not say there which of its inputs are constant.
+    """
 
     name: str
     opsets: dict[str, int]
@@ -144,6 +158,7 @@ class Graph:
     model_path: str = ""
     ir_version: int = 0
     parent_node: str | None = None
+    parent: Node | None = None
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def forget_memory(self) -> None:
@@ -194,6 +209,7 @@ def _graph(data: Mapping[str, Any], outer_opsets: Mapping[str, int]) -> Graph:
     opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in data["opsets"].items()}
     opsets = opsets or dict(outer_opsets)
     nodes = [_node(position, row, values, opsets) for position, row in enumerate(data["nodes"])]
+    parent = data.get("parent")
     return Graph(
         name=data["name"],
         opsets=opsets,
@@ -204,7 +220,12 @@ def _graph(data: Mapping[str, Any], outer_opsets: Mapping[str, int]) -> Graph:
         model_path=data.get("model_path") or "",
         ir_version=data.get("ir_version") or 0,
         parent_node=data.get("parent_node"),
+        parent=_parent(parent, opsets) if parent else None,
     )
+
+
+def _parent(data: Mapping[str, Any], opsets: Mapping[str, int]) -> Node:
+    return _node(0, data["nodes"][0], [_value(index, row) for index, row in enumerate(data["values"])], opsets)
 
 
 def _value(index: int, row: Sequence[Any]) -> Value:
@@ -246,7 +267,7 @@ def _node(position: int, row: Sequence[Any], values: Sequence[Value], opsets: Ma
         outputs=_trimmed(values, outputs),
         attributes=decoded,
         unreadable=frozenset(unreadable),
-        implicit=tuple(values[index] for index in implicit),
+        captured={values[index].name: values[index] for index in implicit},
         bodies={attribute: _graph(body, opsets) for attribute, body in bodies},
         id=identity,
     )

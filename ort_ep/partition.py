@@ -23,7 +23,7 @@ ELEMENTS_PER_US = 1_000.0
 def predecessors(nodes: Sequence[Node]) -> list[list[int]]:
     """For each node the positions it depends on, also through what its bodies capture; duplicates kept."""
     producer = {id(value): i for i, node in enumerate(nodes) for value in node.outputs if value is not None}
-    return [[producer[id(v)] for v in (*node.inputs, *node.implicit) if id(v) in producer] for node in nodes]
+    return [[producer[id(v)] for v in node.reads if id(v) in producer] for node in nodes]
 
 
 def clusters(graph: Graph, claimed: Sequence[bool]) -> list[list[int]]:

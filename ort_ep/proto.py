@@ -161,7 +161,7 @@ class Reader:
                     attributes[attribute.name] = attribute_value(attribute)
                 except TypeError:
                     unreadable.add(attribute.name)
-        implicit = {value.name: None for body in bodies.values() for value in body.outer() if not value.constant}
+        captured = {value.name: None for body in bodies.values() for value in body.outer() if not value.constant}
         opset = self.opsets.get(domain, 1)
         return Node(
             position=len(self.nodes),
@@ -174,12 +174,13 @@ class Reader:
             outputs=_trimmed([self.define(name) if name else None for name in proto.output]),
             attributes=attributes,
             unreadable=frozenset(unreadable),
-            implicit=tuple(self.use(name) for name in implicit),
+            captured={name: self.use(name) for name in captured},
             bodies=bodies,
         )
 
     def _input(self, name: str) -> Value | None:
-        if not name or (name in self.scope and self.scope[name] is None):
+        known = self.scope if name in self.scope else self.outer
+        if not name or known.get(name, name) is None:  # an optional input that the function's call leaves out
             return None
         return self.use(name)
 

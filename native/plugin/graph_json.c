@@ -1,6 +1,7 @@
 /* Walks an OrtGraph, nested bodies included, into one JSON document. Tensors are given by address: nothing is copied.
 
    {"name", "model_path", "ir_version", "opsets": {domain: version}, "parent_node": op type or null,
+    "parent"?: {"nodes": [the node whose body this graph is], "values"} where the graph itself is such a body,
     "inputs": [number], "outputs": [number], "initializers": [number],
     "nodes": [[id, name, op type, domain, since version, [inputs], [outputs], [attributes], [implicit inputs],
                [[attribute name, graph]]]],
@@ -106,6 +107,12 @@ struct scope {
   struct text values;
   struct numbering numbering;
 };
+
+static void scope_free(struct scope *scope) {
+  text_free(&scope->values);
+  free(scope->numbering.keys);
+  free(scope->numbering.numbers);
+}
 
 #define TAKE(walk, target, count)                                                             \
   do {                                                                                        \
@@ -567,16 +574,32 @@ static OrtStatus *write_graph(struct walk *walk, struct text *json, const OrtGra
                               size_t *count_out) {
   struct scope scope = {0};
   OrtStatus *status = write_contents(walk, json, &scope, graph, nodes_out, count_out);
-  text_free(&scope.values);
-  free(scope.numbering.keys);
-  free(scope.numbering.numbers);
+  scope_free(&scope);
+  return status;
+}
+
+/* ORT offers a body before the graph around it, so what becomes of the body must be told from its parent node alone. */
+static OrtStatus *write_parent(struct walk *walk, struct text *json, const OrtGraph *graph) {
+  const OrtNode *parent = NULL;
+  TRY(walk->api->Graph_GetParentNode(graph, &parent));
+  if (!parent || json->failed) return NULL;
+  struct scope scope = {0};
+  json->length--; /* the brace that ended the graph */
+  text_add(json, ",\"parent\":{\"nodes\":[");
+  OrtStatus *status = write_node(walk, json, &scope, parent);
+  text_add(json, "],\"values\":[");
+  text_append(json, scope.values.bytes, scope.values.length);
+  text_add(json, "]}}");
+  if (!status && (scope.values.failed || json->failed)) status = out_of_memory(walk->host);
+  scope_free(&scope);
   return status;
 }
 
 OrtStatus *graph_document_build(struct graph_document *document, const struct host *host, const OrtGraph *graph) {
   struct walk walk = {.host = host, .api = host->api, .document = document};
   *document = (struct graph_document){0};
-  return write_graph(&walk, &document->json, graph, &document->nodes, &document->node_count);
+  TRY(write_graph(&walk, &document->json, graph, &document->nodes, &document->node_count));
+  return write_parent(&walk, &document->json, graph);
 }
 
 void graph_document_free(struct graph_document *document, const struct host *host) {

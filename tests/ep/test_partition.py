@@ -93,7 +93,7 @@ def test_captured_values_are_dependencies() -> None:
     def node(
         position: int, op: str, inputs: tuple[Value, ...], output: Value, implicit: tuple[Value, ...] = ()
     ) -> Node:
-        return Node(position, op, op, "", 1, 1, inputs, (output,), {}, implicit=implicit)
+        return Node(position, op, op, "", 1, 1, inputs, (output,), {}, captured={v.name: v for v in implicit})
 
     last = Value(3, "last")
     nodes = [node(0, "Relu", (x,), y), node(1, "If", (x,), z, (y,)), node(2, "Add", (y, z), last)]
