@@ -18,10 +18,6 @@ def is_float(x: Array) -> bool:
     return mx.issubdtype(x.dtype, mx.floating)
 
 
-def is_signed(x: Array) -> bool:
-    return mx.issubdtype(x.dtype, mx.signedinteger)
-
-
 def is_unsigned(x: Array) -> bool:
     return mx.issubdtype(x.dtype, mx.unsignedinteger)
 

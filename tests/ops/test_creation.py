@@ -44,7 +44,7 @@ def test_eye(check: Check, dtype: str, k: int) -> None:
 def test_range(check: Check, dtype: str, start: int, limit: int, delta: int) -> None:
     ends: list[Any] = [np.array(value, dtype) for value in (start, limit, delta)]
     for constants in ((), (0, 1, 2)):
-        check("Range", *ends, expect=np.arange(start, limit, delta, dtype), constants=constants)
+        check("Range", *ends, expect=np.arange(start, limit, delta).astype(dtype), constants=constants)
 
 
 def test_range_of_64_bits_is_exact(check: Check) -> None:

@@ -18,7 +18,7 @@ def floats(*shape: int) -> Any:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def ints(*values: int) -> Any:
+def ints(*values: Any) -> Any:
     return np.array(values, np.int64)
 
 

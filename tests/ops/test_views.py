@@ -27,7 +27,9 @@ def test_reduction_of_a_view(
     plan_of: Callable[..., Any], same: Callable[..., None], steps: list[str], data: st.DataObject, op: str
 ) -> None:
     x = np.random.default_rng(3).standard_normal((3, 4, 1, 5)).astype(np.float32)
-    value, nodes, constants = x, [], []
+    value: Any = x
+    nodes: list[Any] = []
+    constants: list[Any] = []
 
     def node(kind: str, *operands: Any, **attributes: Any) -> None:
         names = []
