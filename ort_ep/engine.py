@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.plan import Plan, Port, Slot
 from ort_ep.streams import PooledStream
+
+PLAN_CLOSED: Final = "this plan is closed: its session has been released"
 
 
 class Engine(Protocol):
@@ -29,14 +31,14 @@ class EagerEngine:
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
         if self._plan is None:
-            raise RuntimeError("this plan is closed: its session has been released")
+            raise RuntimeError(PLAN_CLOSED)
         frame = self._plan.frame(inputs)
         for segment in self._plan.segments:
             if segment.sync:
                 stream.evaluate(frame.values[i] for i in segment.sync if isinstance(frame.values[i], mx.Array))
                 frame.sync(segment.sync)
             frame.execute(segment)
-        outputs = [_exact(frame.values[port.slot], port) for port in self._plan.outputs]
+        outputs = [exact(frame.values[port.slot], port) for port in self._plan.outputs]
         stream.evaluate(value for value in outputs if isinstance(value, mx.Array))
         return outputs
 
@@ -44,7 +46,7 @@ class EagerEngine:
         self._plan = None
 
 
-def _exact(value: Slot, port: Port) -> Slot:
+def exact(value: Slot, port: Port) -> Slot:
     """The value as ONNX declares it; numpy results already have their dtype."""
     if not isinstance(value, mx.Array):
         return value

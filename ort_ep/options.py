@@ -20,12 +20,13 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table; `choices` lists the values of a string option."""
+    """One row of the table; `choices` lists the values of a string option, `minimum` bounds a number."""
 
     name: str
     default: Any
     doc: str
     choices: tuple[str, ...] = ()
+    minimum: int = 1
 
     @property
     def type(self) -> str:
@@ -42,6 +43,10 @@ class Option:
             if text.lower() in _TRUE + _FALSE:
                 return text.lower() in _TRUE
             raise OptionError(f"{source} is {text!r}; it takes {'/'.join(_TRUE)} or {'/'.join(_FALSE)}")
+        if isinstance(self.default, int):
+            if text.isascii() and text.isdecimal() and int(text) >= self.minimum:
+                return int(text)
+            raise OptionError(f"{source} is {text!r}; it takes a whole number from {self.minimum}")
         if text in self.choices:
             return text
         accepted = " or ".join(self.choices)
@@ -49,7 +54,27 @@ class Option:
 
 
 OPTIONS: Final = (
+    Option(
+        "compile_cache",
+        64,
+        "How many traces of a subgraph are kept, one for each combination of input shapes and stream; the least"
+        " recently used goes first.",
+    ),
     Option("device", "auto", "MLX device: auto is the GPU where MLX has one, else the CPU.", ("auto", "cpu", "gpu")),
+    Option(
+        "engine",
+        "auto",
+        "How subgraphs run: tape records a graph once and replays it, compile uses MLX's compile, eager rebuilds the"
+        " graph in each run; auto is tape on the CPU and compile on a GPU.",
+        ("auto", "tape", "compile", "eager"),
+    ),
+    Option(
+        "fuse",
+        "auto",
+        "Fuse elementwise operations with engine compile, for the whole process; auto is on for a GPU. On the CPU it"
+        " runs a C++ compiler at the first run.",
+        ("auto", "on", "off"),
+    ),
     Option(
         "on_compute_error",
         "cpu",
@@ -72,7 +97,10 @@ BY_NAME: Final = {option.name: option for option in OPTIONS}
 class Options:
     """Parsed provider options."""
 
+    compile_cache: int = 64
     device: str = "auto"
+    engine: str = "auto"
+    fuse: str = "auto"
     on_compute_error: str = "cpu"
     partition: str = "all"
     strict: bool = False

@@ -48,11 +48,41 @@ class ClusterReport:
 
 
 @dataclass(slots=True)
+class CompileReport:
+    """How often plans were traced, traces given up for newer ones, and why something runs uncompiled."""
+
+    traces: int = 0
+    evictions: int = 0
+    uncompiled: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def traced(self) -> None:
+        with self._lock:
+            self.traces += 1
+
+    def evicted(self) -> None:
+        with self._lock:
+            self.evictions += 1
+
+    def fell_back(self, message: str) -> bool:
+        """Record why something runs uncompiled; whether the reason is new."""
+        with self._lock:
+            new = message not in self.uncompiled and len(self.uncompiled) < MAX_FAILURES
+            if new:
+                self.uncompiled.append(message)
+            return new
+
+    def __str__(self) -> str:
+        return f"{self.traces} traces, {self.evictions} evicted"
+
+
+@dataclass(slots=True)
 class ClaimReport:
     """Filled while the session is made and when runs fail; safe to read from any thread."""
 
     clusters: list[ClusterReport] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    compile: CompileReport = field(default_factory=CompileReport)
     _mlx: list[NodeReport] = field(default_factory=list)
     _cpu: dict[tuple[str, ...], list[NodeReport]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -115,4 +145,5 @@ class ClaimReport:
         lines = [f"{placed}, {self.cpu_nodes} on CPU"]
         lines += [f"  {count} x {op}: {reason}" for (op, reason), count in self.reasons().most_common()]
         lines += [f"  failed: {message}" for message in self.failures]
+        lines += [f"  uncompiled: {message}" for message in self.compile.uncompiled]
         return "\n".join(lines)

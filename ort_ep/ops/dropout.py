@@ -17,17 +17,17 @@ def inference_only(node: Node) -> str | None:
     return None if training is not None and not training.any() else "training_mode may be true"
 
 
-@op("Dropout", since=7, dtypes=FLOATS)
+@op("Dropout", since=7, dtypes=FLOATS, pure=True)
 def dropout_7(x: Array, *, ratio: float = 0.5, n_outputs: int) -> tuple[Array, ...]:
     return (x, mx.ones_like(x))[:n_outputs]
 
 
-@op("Dropout", since=10, dtypes=FLOATS)
+@op("Dropout", since=10, dtypes=FLOATS, pure=True)
 def dropout_10(x: Array, *, ratio: float = 0.5, n_outputs: int) -> tuple[Array, ...]:
     return (x, mx.ones(x.shape, mx.bool_))[:n_outputs]
 
 
-@op("Dropout", since=12, host=("ratio", "training_mode"), dtypes={"data": FLOATS}, claim=inference_only)
+@op("Dropout", since=12, host=("ratio", "training_mode"), dtypes={"data": FLOATS}, claim=inference_only, pure=True)
 def dropout(
     x: Array,
     ratio: np.ndarray | None = None,

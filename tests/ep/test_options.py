@@ -27,8 +27,9 @@ def test_environment_mirrors_options_and_is_overridden_by_them() -> None:
     ("options", "text"),
     [
         ({"partitions": "all"}, "unknown provider option 'partitions'; did you mean 'partition'?"),
-        ({"zzz": "1"}, "unknown provider option 'zzz'; the options are device, on_compute_error"),
+        ({"zzz": "1"}, "unknown provider option 'zzz'; the options are compile_cache, device, engine"),
         ({"partition": "costs"}, "provider option partition is 'costs'; did you mean 'cost'? it takes all or cost"),
+        ({"compile_cache": "0"}, "provider option compile_cache is '0'; it takes a whole number from 1"),
         ({"strict": "maybe"}, "provider option strict is 'maybe'; it takes 1/true/yes/on or 0/false/no/off"),
     ],
 )
@@ -46,5 +47,5 @@ def test_bad_environment_names_the_variable() -> None:
 def test_every_option_says_what_it_does_and_takes() -> None:
     for option in OPTIONS:
         assert option.doc.endswith(".")
-        assert option.type in ("bool", " | ".join(option.choices))
+        assert option.type in ("bool", "int", " | ".join(option.choices))
         assert option.environment == f"ONNXRUNTIME_EP_MLX_{option.name.upper()}"

@@ -1,0 +1,328 @@
+"""The engine that traces a plan once per key and replays it: on our own tape, or through MLX's compile.
+
+A plan is cut into stages: maximal runs of steps that can be traced, and between them steps that cannot (host steps,
+random operators), which run eagerly every time. The key of a trace is everything it depends on beside the constants:
+stream, shapes, dtypes, and the values of what handlers read on the host.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final, Protocol
+
+import numpy as np
+
+import mlxc_py as mx
+from mlxc_py import tape
+from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
+from ort_ep.options import OptionError, Options
+from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want
+from ort_ep.report import CompileReport
+from ort_ep.streams import PooledStream
+
+# Host values beyond this are data, not shapes: a trace that depends on them would serve one run only.
+MAX_KEY_BYTES: Final = 16384
+
+Build = Callable[[list[mx.Array]], list[mx.Array]]
+
+
+class Replay(Protocol):
+    """A recorded graph: outputs, not evaluated, for inputs of the recorded shapes."""
+
+    def __call__(self, inputs: Sequence[mx.Array]) -> list[mx.Array]: ...
+
+
+Recorder = Callable[[Build, Sequence[mx.Array], PooledStream], Replay]
+
+
+def record_tape(build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
+    """Build once on placeholders; any thread may replay the tape on `stream`."""
+    opened = [tape.placeholder(array.shape, array.dtype) for array in inputs]
+    outputs = build(opened)
+    with stream.lock:  # what does not depend on the inputs is evaluated now
+        return tape.Tape(opened, outputs)
+
+
+def record_compiled(build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
+    """MLX's compile: every thread that replays traces once, at its first replay."""
+    function = mx.compile(lambda *arrays: build(list(arrays)))
+    return lambda arrays: list(function(*arrays))
+
+
+@dataclass(slots=True)
+class _Read:
+    """A value that a stage takes from before it, and in which forms its steps use it."""
+
+    slot: int
+    device: bool = False
+    host: bool = False
+
+
+@dataclass(slots=True)
+class _Trace:
+    """A replay, and where its outputs go; a slot whose value came out on the host has it in `values`."""
+
+    replay: Replay | None = None
+    arrays: list[int] = field(default_factory=list)
+    finals: list[int] = field(default_factory=list)
+    values: dict[int, Slot] = field(default_factory=dict)
+
+
+_EAGER: Final = _Trace()
+
+
+@dataclass(slots=True)
+class _Stage:
+    segment: Segment
+    traced: bool
+    reads: list[_Read] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    outputs: list[tuple[int, Port]] = field(default_factory=list)
+    frees: list[int] = field(default_factory=list)
+    traces: OrderedDict[Hashable, _Trace] = field(default_factory=OrderedDict)
+
+
+class CompiledEngine:
+    """Traces each stage once per key, keeps the latest `limit` traces of it, and runs eagerly what cannot be traced."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        record: Recorder,
+        limit: int,
+        report: CompileReport,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        """`warn` gets the reason why a key of a stage runs eagerly, once for each reason."""
+        self._plan: Plan | None = plan
+        self._record = record
+        self._limit = limit
+        self._report = report
+        self._warn = warn
+        self._stages = _stages(plan)
+        self._lock = threading.Lock()
+
+    def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
+        plan = self._plan
+        if plan is None:
+            raise RuntimeError(PLAN_CLOSED)
+        frame = plan.frame(inputs)
+        finals: dict[int, mx.Array] = {}
+        for stage in self._stages:
+            if stage.segment.sync:
+                stream.evaluate(a for a in map(frame.values.__getitem__, stage.segment.sync) if isinstance(a, mx.Array))
+                frame.sync(stage.segment.sync)
+            if not stage.traced or not self._replayed(plan, stage, frame, stream, finals):
+                frame.execute(stage.segment)
+        outputs = [
+            finals[i] if i in finals else exact(frame.values[port.slot], port) for i, port in enumerate(plan.outputs)
+        ]
+        stream.evaluate(value for value in outputs if isinstance(value, mx.Array))
+        return outputs
+
+    def close(self) -> None:
+        self._plan = None
+        self._stages = []
+
+    # ------------------------------------------------------------ one stage
+    def _replayed(
+        self, plan: Plan, stage: _Stage, frame: Frame, stream: PooledStream, finals: dict[int, mx.Array]
+    ) -> bool:
+        """Run a stage from its trace, making it where it is new; False: run it eagerly."""
+        key = _key(stage, frame, stream)
+        if key is None:
+            return False
+        trace = self._find(stage, key)
+        if trace is _EAGER:
+            return False
+        given = (read.slot for read in stage.reads if read.device)
+        inputs = [frame.device(slot) for slot in given if frame.values[slot] is not None]
+        if trace is None:
+            trace = self._traced(plan, stage, frame, inputs, stream)
+            self._keep(stage, key, trace)
+            if trace is _EAGER:
+                return False
+        assert trace.replay is not None
+        results = trace.replay(inputs)
+        frame_values = frame.values
+        for slot in stage.frees:
+            frame.free(slot)
+        for slot, value in trace.values.items():
+            frame_values[slot] = value
+        for slot, array in zip(trace.arrays, results, strict=False):
+            frame_values[slot] = array
+        finals.update(zip(trace.finals, results[len(trace.arrays) :], strict=True))
+        return True
+
+    def _traced(
+        self, plan: Plan, stage: _Stage, frame: Frame, inputs: Sequence[mx.Array], stream: PooledStream
+    ) -> _Trace:
+        """A new trace, or _EAGER where tracing fails and the same steps run eagerly."""
+        trace = _Trace()
+
+        def build(opened: list[mx.Array]) -> list[mx.Array]:
+            return _build(plan, stage, known, opened, trace)
+
+        known = _known(stage, frame)
+        try:
+            trace.replay = self._record(build, inputs, stream)
+            if self._record is record_compiled:
+                trace.replay(inputs)  # MLX traces here, so what fails in it fails here
+        except Exception as error:
+            # a handler that fails on these inputs does so eagerly too, and then nothing is known about tracing
+            Frame(list(frame.values), dict(frame.twins)).execute(Segment(steps=stage.segment.steps))
+            self._untraced(plan, str(error) or type(error).__name__)
+            return _EAGER
+        self._report.traced()
+        return trace
+
+    def _untraced(self, plan: Plan, reason: str) -> None:
+        message = f"{plan.name} runs uncompiled: {reason}"
+        if self._report.fell_back(message):
+            self._warn(message)
+
+    # ------------------------------------------------------------ the bounded cache
+    def _find(self, stage: _Stage, key: Hashable) -> _Trace | None:
+        with self._lock:
+            trace = stage.traces.get(key)
+            if trace is not None:
+                stage.traces.move_to_end(key)
+            return trace
+
+    def _keep(self, stage: _Stage, key: Hashable, trace: _Trace) -> None:
+        with self._lock:
+            stage.traces[key] = trace
+            # a run on another thread may be replaying the oldest: it is let go of, never closed
+            dropped = [stage.traces.popitem(last=False) for _ in range(len(stage.traces) - self._limit)]
+        for _ in dropped:
+            self._report.evicted()
+
+
+def _key(stage: _Stage, frame: Frame, stream: PooledStream) -> Hashable | None:
+    """What a trace depends on; None where that is too much to compare, or a sequence."""
+    parts: list[Hashable] = [stream.stream.index]
+    nbytes = 0
+    for read in stage.reads:
+        value = frame.values[read.slot]
+        if value is None:
+            parts.append(None)
+        elif not isinstance(value, mx.Array | np.ndarray):
+            return None
+        elif read.host:
+            host = frame.host(read.slot)
+            nbytes += host.nbytes
+            if nbytes > MAX_KEY_BYTES:
+                return None
+            parts.append((host.dtype.char, host.shape, host.tobytes()))
+        else:
+            parts.append((value.dtype, value.shape))
+    return tuple(parts)
+
+
+def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:
+    """The host forms (value, twin) of what a stage reads, for as long as its trace may be made anew."""
+    known: dict[int, tuple[Slot, Slot]] = {}
+    for read in stage.reads:
+        value = frame.values[read.slot]
+        if value is None:
+            continue
+        on_host = value if isinstance(value, np.ndarray) else None
+        # a run's inputs are views of ORT's memory, which is gone when another thread traces
+        copied = None if on_host is None else on_host.copy()
+        twin = frame.host(read.slot).copy() if read.host and on_host is None else None
+        known[read.slot] = (copied, twin)
+    return known
+
+
+def _build(
+    plan: Plan, stage: _Stage, known: dict[int, tuple[Slot, Slot]], opened: list[mx.Array], trace: _Trace
+) -> list[mx.Array]:
+    """Call the handlers of a stage on placeholders; notes in `trace` where the results go."""
+    frame = Frame(list(plan.values), dict(plan.twins))
+    placeholders = iter(opened)
+    for read in (read for read in stage.reads if read.slot in known):
+        value, twin = known[read.slot]
+        array = next(placeholders) if read.device else None
+        if value is None:
+            frame.values[read.slot] = array
+            if twin is not None:
+                frame.twins[read.slot] = twin
+        else:
+            frame.values[read.slot] = value
+            if array is not None:
+                frame.twins[read.slot] = array
+    frame.execute(Segment(steps=stage.segment.steps))
+    trace.arrays, trace.finals, trace.values = [], [], {}
+    results = []
+    for slot in stage.writes:
+        value = frame.values[slot]
+        if isinstance(value, mx.Array):
+            trace.arrays.append(slot)
+            results.append(value)
+        else:
+            trace.values[slot] = value
+    for position, port in stage.outputs:
+        value = frame.values[port.slot]
+        if isinstance(value, mx.Array):
+            trace.finals.append(position)
+            results.append(exact(value, port))
+        else:
+            trace.values[port.slot] = value
+    return results
+
+
+# ------------------------------------------------------------ cutting a plan
+def _stages(plan: Plan) -> list[_Stage]:
+    stages = []
+    for segment in plan.segments:
+        runs = [(traced, list(steps)) for traced, steps in groupby(segment.steps, lambda step: step.traceable)]
+        for i, (traced, steps) in enumerate(runs or [(False, [])]):
+            stages.append(_Stage(Segment(segment.sync if i == 0 else (), steps), traced))
+    constants = {slot for slot, value in enumerate(plan.values) if value is not None}
+    later: set[int] = set()
+    for stage in reversed(stages):
+        made = {slot for step in stage.segment.steps for slot in step.outs if slot >= 0}
+        stage.reads = _reads(stage.segment.steps, made | constants)
+        stage.writes = sorted(made & later)
+        stage.outputs = [(i, port) for i, port in enumerate(plan.outputs) if port.slot in made]
+        freed = {slot for step in stage.segment.steps for slot in step.frees}
+        stage.frees = sorted(freed.intersection(read.slot for read in stage.reads))
+        later = (later - made) | {read.slot for read in stage.reads} | set(stage.segment.sync)
+    return stages
+
+
+def _reads(steps: Iterable[Step], inside: set[int]) -> list[_Read]:
+    reads: dict[int, _Read] = {}
+    for step in steps:
+        for arg in step.args:
+            if arg is None or arg[0] in inside:
+                continue
+            read = reads.setdefault(arg[0], _Read(arg[0]))
+            read.device |= arg[1] is Want.DEVICE
+            read.host |= arg[1] is Want.HOST
+    return list(reads.values())
+
+
+def engine(
+    plan: Plan, options: Options, device: str, report: CompileReport, warn: Callable[[str], None]
+) -> EagerEngine | CompiledEngine:
+    """The engine that the options ask for; OptionError for a tape where libmlxc records none.
+
+    MLX's compile fuses: that pays on a GPU and costs time on the CPU.
+    """
+    name = options.engine
+    if name == "auto":
+        name = "tape" if device == "cpu" and tape.supported() else "compile"
+    if name == "eager":
+        return EagerEngine(plan)
+    if name == "tape":
+        if not tape.supported():
+            raise OptionError(f"engine is 'tape', but {mx.library_path()} records no tapes: use compile or eager")
+        return CompiledEngine(plan, record_tape, options.compile_cache, report, warn)
+    if options.fuse == "on" or (options.fuse == "auto" and device == "gpu"):
+        mx.enable_compile()
+    return CompiledEngine(plan, record_compiled, options.compile_cache, report, warn)
