@@ -39,7 +39,7 @@ class Array(fastcall.Handle, Methods):
             made = mx.stack([Array(v, dtype) for v in val])
         else:
             made = mx.convert.made_of(val, dtype)
-        self.handle, made.handle = made.handle, 0
+        self.handle, made.handle = made.handle, self.handle
 
     def close(self) -> None:
         """Release the handle now; a second time does nothing. Any use afterwards raises."""
@@ -123,7 +123,7 @@ class Array(fastcall.Handle, Methods):
         if self.size != 1:
             raise ValueError(f"only an array of one element is a Python scalar, this one has shape {self.shape}")
         host = mx.interop.host_view(self).reshape(())
-        return host.astype(np.float32) if host.dtype.kind == "V" or host.dtype.name == "bfloat16" else host
+        return host.astype(np.float32) if host.dtype.name == "bfloat16" else host
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers; a number for rank 0."""
@@ -195,7 +195,7 @@ class Array(fastcall.Handle, Methods):
             return mx.interop.export_buffer(self)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
-        return sys.modules[__package__]
+        return mx
 
     def __copy__(self) -> Array:
         return _copied(self, None)
@@ -265,32 +265,32 @@ class Array(fastcall.Handle, Methods):
     def __floordiv__(self, other: Any) -> Array:
         if other.__class__ is not Array and (other := _operand(other, self)) is None:
             return NotImplemented
-        return call.mlx_floor_divide(self, other)
+        return mx.floor_divide(self, other)
 
     def __rfloordiv__(self, other: Any) -> Array:
         if (other := _operand(other, self)) is None:
             return NotImplemented
-        return call.mlx_floor_divide(other, self)
+        return mx.floor_divide(other, self)
 
     def __mod__(self, other: Any) -> Array:
         if other.__class__ is not Array and (other := _operand(other, self)) is None:
             return NotImplemented
-        return call.mlx_remainder(self, other)
+        return mx.remainder(self, other)
 
     def __rmod__(self, other: Any) -> Array:
         if (other := _operand(other, self)) is None:
             return NotImplemented
-        return call.mlx_remainder(other, self)
+        return mx.remainder(other, self)
 
     def __pow__(self, other: Any) -> Array:
         if other.__class__ is not Array and (other := _operand(other, self)) is None:
             return NotImplemented
-        return call.mlx_power(self, other)
+        return mx.power(self, other)
 
     def __rpow__(self, other: Any) -> Array:
         if (other := _operand(other, self)) is None:
             return NotImplemented
-        return call.mlx_power(other, self)
+        return mx.power(other, self)
 
     def __matmul__(self, other: Any) -> Array:
         if other.__class__ is not Array and (other := _operand(other, self)) is None:

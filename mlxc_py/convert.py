@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mlxc_py import dlpack
 from mlxc_py._sys import mlx as c
-from mlxc_py.arguments import ints
+from mlxc_py.arguments import Ints, ints, several_ints
 from mlxc_py.arrays import Array, as_array, call, wrap
 from mlxc_py.dtype import (
     DTYPES,
@@ -24,6 +25,7 @@ from mlxc_py.dtype import (
     int64,
     issubdtype,
 )
+from mlxc_py.errors import MLXIndexError, MLXValueError
 from mlxc_py.guards import check_axis, check_indices
 from mlxc_py.state import local
 
@@ -180,6 +182,8 @@ def pair(a: Any, b: Any) -> tuple[Array, Array]:
 
 def checked_indices(indices: Any, a: Array, axis: int | None, call: str) -> Array:
     """Indices as an array; host-known ones are checked, an Array's values are not (that would evaluate it)."""
+    if axis is not None:
+        axis = check_axis(axis, a.ndim, call)
     if isinstance(indices, Array):
         return indices
     host = np.asarray(indices)
@@ -187,5 +191,24 @@ def checked_indices(indices: Any, a: Array, axis: int | None, call: str) -> Arra
         host = host.astype(np.int32)
     if host.dtype.kind not in "iu":
         raise TypeError(f"{call}: indices must be integers, not {host.dtype}")
-    check_indices(host, a.size if axis is None else a.shape[check_axis(axis, a.ndim, call)], call)
+    check_indices(host, a.size if axis is None else a.shape[axis], call)
     return as_array(host if isinstance(indices, np.ndarray | np.generic) else host.astype(np.int32))
+
+
+def checked_positions(indices: Sequence[Any], a: Array, axes: Ints, call: str) -> list[Array]:
+    """An array of indices for each axis; host-known ones are checked."""
+    axes = several_ints(axes)
+    if len(axes) != len(indices):
+        raise MLXValueError(f"{call}: {len(indices)} index arrays for {len(axes)} axes")
+    return [checked_indices(each, a, axis, call) for each, axis in zip(indices, axes, strict=True)]
+
+
+def checked_start(start: Any, a: Array, axes: Ints, sizes: Ints, call: str) -> Array:
+    """The start of a slice as an array; a host-known one must leave room for the slice."""
+    if isinstance(start, Array):
+        return start
+    for at, axis, size in zip(np.ravel(start), several_ints(axes), several_ints(sizes), strict=True):
+        room = a.shape[check_axis(axis, a.ndim, call)] - size
+        if not 0 <= at <= room:
+            raise MLXIndexError(f"{call}: a slice of {size} cannot start at {at} of axis {axis} (size {size + room})")
+    return as_array(start)

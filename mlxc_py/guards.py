@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlxc_py._sys import load
+from mlxc_py._sys.stamp import read_stamp
 from mlxc_py.errors import MLXError, MLXIndexError, MLXValueError
 
 if TYPE_CHECKING:
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 
 @cache
 def _official_library() -> bool:
-    from mlxc_py._sys import load
-    from mlxc_py._sys.stamp import read_stamp
-
     return read_stamp(Path(load.library().path)) is None
 
 
@@ -84,6 +83,24 @@ def check_strided(size: int, shape: Sequence[int], strides: Sequence[int], offse
     low, high = offset + sum(s for s in steps if s < 0), offset + sum(s for s in steps if s > 0)
     if low < 0 or high >= size:
         raise MLXIndexError(f"as_strided: elements {low} to {high} of an array that has {size}")
+
+
+@cache
+def _old_integers() -> bool:
+    """Whether MLX is one that dies of integer division by zero and of negative integer exponents [M 68]."""
+    major, minor = (int(part) for part in load.library().mlx_version.split(".")[:2])
+    return (major, minor) < (0, 32)
+
+
+def check_integers(a: Array, b: Array, call: str) -> None:
+    """On MLX before 0.32: no integer division by a known zero, no known negative exponent of an integer."""
+    if not _old_integers() or {a.dtype.numpy.kind, b.dtype.numpy.kind} - set("biu") or not b.evaluated:
+        return
+    values = np.asarray(b)
+    if call == "power" and (values < 0).any():
+        raise MLXValueError("power: MLX before 0.32 never returns from a negative power of integers")
+    if call != "power" and (values == 0).any():
+        raise MLXValueError(f"{call}: division of integers by zero ends the process with MLX before 0.32")
 
 
 def check_rows(x: Array, call: str) -> None:

@@ -116,7 +116,9 @@ diag(a: array, k: int = 0) = mlx_diag(a, k)  # The k-th diagonal of a matrix, or
 diagonal(a: array, offset: int = 0, axis1: int = 0, axis2: int = 1) = mlx_diagonal(a, offset, axis1, axis2)  # Diagonals of the matrices along two axes.
 diff(a: array, n: int = 1, axis: int = -1) = mlx_diff(a, n, axis)  # n-th difference between neighbours.
 divide(a: operand, b: operand) = mlx_divide(a, b)  # Quotient; integers give float32.
-divmod(a: operand, b: operand) = mlx_divmod(a, b)  # [floor quotient, remainder].
+divmod(a: operand, b: operand)  # [floor quotient, remainder].
+    ! check_integers(a, b, "divmod")
+    mlx_divmod(a, b)
 einsum(subscripts: str, *operands: array) = mlx_einsum(subscripts, operands)  # Sum of products by Einstein's notation.
 equal(a: operand, b: operand) = mlx_equal(a, b)  # a == b.
 erf(a: array) = mlx_erf(a)  # Error function.
@@ -130,9 +132,13 @@ flip(a: array, axis: axes = None)  # Reversed along axes.
     axis is None: mlx_flip(a)
     mlx_flip_axes(a, axis)
 floor(a: array) = mlx_floor(a)  # Rounded down.
-floor_divide(a: operand, b: operand) = mlx_floor_divide(a, b)  # Quotient rounded down.
+floor_divide(a: operand, b: operand)  # Quotient rounded down.
+    ! check_integers(a, b, "floor_divide")
+    mlx_floor_divide(a, b)
 from_fp8(x: array, dtype: dtype = bfloat16) = mlx_from_fp8(x, dtype)  # uint8 fp8 (e4m3) values to dtype.
-gather(a: array, indices: arrays, axes: ints, slice_sizes: ints) = mlx_gather(a, indices, axes, slice_sizes)  # Slices at the given positions along axes; shape: index shape + slice_fft_sizes.
+gather(a: array, indices: positions, axes: ints, slice_sizes: ints)  # Slices at the given positions along axes; shape: index shape + slice_sizes.
+    ! indices = checked_positions(indices, a, axes, "gather")
+    mlx_gather(a, indices, axes, slice_sizes)
 gather_mm(a: array, b: array, lhs_indices: optional_array = None, rhs_indices: optional_array = None, *, sorted_indices: bool = False) = mlx_gather_mm(a, b, lhs_indices, rhs_indices, sorted_indices)  # Matrix product of picked matrices.
 gather_qmm(x: array, w: array, scales: array, biases: optional_array = None, lhs_indices: optional_array = None, rhs_indices: optional_array = None, transpose: bool = True, group_size: optional_int = None, bits: optional_int = None, mode: str = "affine", *, sorted_indices: bool = False) = mlx_gather_qmm(x, w, scales, biases, lhs_indices, rhs_indices, transpose, group_size, bits, mode, sorted_indices)  # quantized_matmul of picked matrices.
 gather_qqmm(x: array, w: array, scales: optional_array = None, lhs_indices: optional_array = None, rhs_indices: optional_array = None, group_size: optional_int = None, bits: optional_int = None, mode: str = "nvfp4", global_scale_x: optional_array = None, global_scale_w: optional_array = None, *, sorted_indices: bool = False) = mlx_gather_qqmm(x, w, scales, lhs_indices, rhs_indices, group_size, bits, mode, global_scale_x, global_scale_w, sorted_indices)  # qqmm of picked matrices.
@@ -203,13 +209,15 @@ partition(a: array, kth: int, axis: axis = -1)  # The kth smallest in place, sma
     axis is None: mlx_partition(a, kth)
     mlx_partition_axis(a, kth, axis)
 positive(a: array) = mlx_positive(a)  # +a.
-power(a: operand, b: operand) = mlx_power(a, b)  # a to the power of b.
+power(a: operand, b: operand)  # a to the power of b.
+    ! check_integers(a, b, "power")
+    mlx_power(a, b)
 prod(a: array, axis: axes = None, keepdims: bool = False)  # Product over axes.
     axis is None: mlx_prod(a, keepdims)
     mlx_prod_axes(a, axis, keepdims)
-put_along_axis(a: array, indices: array, values: weak, axis: axis = None)  # a with values put at indices along an axis (of the flattened array for None).
+put_along_axis(a: array, indices: indices, values: value, axis: axis = None)  # a with values put at indices along an axis (of the flattened array for None).
+    ! indices = checked_indices(indices, a, axis, "put_along_axis")
     axis is None: mlx_reshape(put_along_axis(reshape(a, -1), reshape(indices, -1), reshape(values, -1), 0), a.shape)
-    ! check_axis(axis, a.ndim, "put_along_axis")
     mlx_put_along_axis(a, indices, values, axis)
 qqmm(x: array, w: array, scales: optional_array = None, group_size: optional_int = None, bits: optional_int = None, mode: str = "nvfp4", global_scale_x: optional_array = None, global_scale_w: optional_array = None) = mlx_qqmm(x, w, scales, group_size, bits, mode, global_scale_x, global_scale_w)  # Matrix product with both sides quantized.
 quantize(w: array, group_size: optional_int = None, bits: optional_int = None, mode: str = "affine", *, global_scale: optional_array = None) -> tuple = mlx_quantize(w, group_size, bits, mode, global_scale)  # (packed, scales, biases), without biases in the mx and nv modes.
@@ -219,7 +227,9 @@ quantized_matmul(x: array, w: array, scales: array, biases: optional_array = Non
 radians(a: array) = mlx_radians(a)  # Degrees to radians.
 real(a: array) = mlx_real(a)  # Real part.
 reciprocal(a: array) = mlx_reciprocal(a)  # 1 / a.
-remainder(a: operand, b: operand) = mlx_remainder(a, b)  # Remainder with the divisor's sign.
+remainder(a: operand, b: operand)  # Remainder with the divisor's sign.
+    ! check_integers(a, b, "remainder")
+    mlx_remainder(a, b)
 repeat(array: array, repeats: int, axis: axis = None)  # Each element repeated, along an axis or flattened.
     axis is None: mlx_repeat(array, repeats)
     mlx_repeat_axis(array, repeats, axis)
@@ -231,20 +241,37 @@ roll(a: array, shift: ints, axis: axes = None)  # Elements moved round, along ax
     mlx_roll_axes(a, shift, axis)
 round(a: array, decimals: int = 0) = mlx_round(a, decimals)  # Rounded, half to even.
 rsqrt(a: array) = mlx_rsqrt(a)  # 1 / sqrt(a).
-scatter(a: array, indices: arrays, updates: array, axes: ints) = mlx_scatter(a, indices, updates, axes)  # a with slices replaced; updates: index shape + slice shape.
-scatter_add(a: array, indices: arrays, updates: array, axes: ints) = mlx_scatter_add(a, indices, updates, axes)  # a with slices added at positions, repeated ones accumulating.
-scatter_add_axis(a: array, indices: array, values: weak, axis: int) = mlx_scatter_add_axis(a, indices, values, axis)  # a with values added at indices along an axis.
-scatter_max(a: array, indices: arrays, updates: array, axes: ints) = mlx_scatter_max(a, indices, updates, axes)  # a with the larger of slices and updates.
-scatter_min(a: array, indices: arrays, updates: array, axes: ints) = mlx_scatter_min(a, indices, updates, axes)  # a with the smaller of slices and updates.
-scatter_prod(a: array, indices: arrays, updates: array, axes: ints) = mlx_scatter_prod(a, indices, updates, axes)  # a with slices multiplied at positions.
+scatter(a: array, indices: positions, updates: array, axes: ints)  # a with slices replaced; updates: index shape + slice shape.
+    ! indices = checked_positions(indices, a, axes, "scatter")
+    mlx_scatter(a, indices, updates, axes)
+scatter_add(a: array, indices: positions, updates: array, axes: ints)  # a with slices added at positions, repeated ones accumulating.
+    ! indices = checked_positions(indices, a, axes, "scatter_add")
+    mlx_scatter_add(a, indices, updates, axes)
+scatter_add_axis(a: array, indices: indices, values: value, axis: int)  # a with values added at indices along an axis.
+    ! indices = checked_indices(indices, a, axis, "scatter_add_axis")
+    mlx_scatter_add_axis(a, indices, values, axis)
+scatter_max(a: array, indices: positions, updates: array, axes: ints)  # a with the larger of slices and updates.
+    ! indices = checked_positions(indices, a, axes, "scatter_max")
+    mlx_scatter_max(a, indices, updates, axes)
+scatter_min(a: array, indices: positions, updates: array, axes: ints)  # a with the smaller of slices and updates.
+    ! indices = checked_positions(indices, a, axes, "scatter_min")
+    mlx_scatter_min(a, indices, updates, axes)
+scatter_prod(a: array, indices: positions, updates: array, axes: ints)  # a with slices multiplied at positions.
+    ! indices = checked_positions(indices, a, axes, "scatter_prod")
+    mlx_scatter_prod(a, indices, updates, axes)
 searchsorted(sorted_sequence: array, values: array, side: str = "left") = mlx_searchsorted(sorted_sequence, values, side)  # Where values would be inserted to keep the order.
 segmented_mm(a: array, b: array, segments: array) = mlx_segmented_mm(a, b, segments)  # Matrix products over segments of the inner dimension.
 sigmoid(a: array) = mlx_sigmoid(a)  # 1 / (1 + exp(-a)).
 sign(a: array) = mlx_sign(a)  # -1, 0 or 1.
 sin(a: array) = mlx_sin(a)  # Sine.
 sinh(a: array) = mlx_sinh(a)  # Hyperbolic sine.
-slice(a: array, start_indices: array, axes: ints, slice_size: ints) = mlx_slice_dynamic(a, start_indices, axes, slice_size)  # A slice of fixed size whose start is an array.
-slice_update(a: array, update: weak, start_indices: array, axes: ints) = mlx_slice_update_dynamic(a, update, start_indices, axes)  # a with update put where start_indices says.
+slice(a: array, start_indices: indices, axes: ints, slice_size: ints)  # A slice of fixed size whose start is an array.
+    ! start_indices = checked_start(start_indices, a, axes, slice_size, "slice")
+    mlx_slice_dynamic(a, start_indices, axes, slice_size)
+slice_update(a: array, update: value, start_indices: indices, axes: ints)  # a with update put where start_indices says.
+    ! sizes = [update.shape[axis] for axis in several_ints(axes)]
+    ! start_indices = checked_start(start_indices, a, axes, sizes, "slice_update")
+    mlx_slice_update_dynamic(a, update, start_indices, axes)
 softmax(a: array, axis: axes = None, *, precise: bool = False)  # Softmax over axes; precise accumulates in float32.
     axis is None: mlx_softmax(a, precise)
     mlx_softmax_axes(a, axis, precise)
@@ -266,11 +293,11 @@ std(a: array, axis: axes = None, keepdims: bool = False, ddof: int = 0)  # Stand
     mlx_std_axes(a, axis, keepdims, ddof)
 stop_gradient(a: array) = mlx_stop_gradient(a)  # a, constant for gradients.
 strided_slice(a: array, start: ints, stop: ints, strides: ints) = mlx_slice(a, start, stop, strides)  # a[start:stop:strides] with one entry per axis; negative strides reverse.
-strided_slice_update(a: array, update: weak, start: ints, stop: ints, strides: ints) = mlx_slice_update(a, update, start, stop, strides)  # a with a[start:stop:strides] replaced.
-strided_slice_update_add(a: array, update: weak, start: ints, stop: ints, strides: ints) = mlx_slice_update_add(a, update, start, stop, strides)  # a with update added to a[start:stop:strides].
-strided_slice_update_max(a: array, update: weak, start: ints, stop: ints, strides: ints) = mlx_slice_update_max(a, update, start, stop, strides)  # a with the larger of update and a[start:stop:strides].
-strided_slice_update_min(a: array, update: weak, start: ints, stop: ints, strides: ints) = mlx_slice_update_min(a, update, start, stop, strides)  # a with the smaller of update and a[start:stop:strides].
-strided_slice_update_prod(a: array, update: weak, start: ints, stop: ints, strides: ints) = mlx_slice_update_prod(a, update, start, stop, strides)  # a with a[start:stop:strides] multiplied by update.
+strided_slice_update(a: array, update: value, start: ints, stop: ints, strides: ints) = mlx_slice_update(a, update, start, stop, strides)  # a with a[start:stop:strides] replaced.
+strided_slice_update_add(a: array, update: value, start: ints, stop: ints, strides: ints) = mlx_slice_update_add(a, update, start, stop, strides)  # a with update added to a[start:stop:strides].
+strided_slice_update_max(a: array, update: value, start: ints, stop: ints, strides: ints) = mlx_slice_update_max(a, update, start, stop, strides)  # a with the larger of update and a[start:stop:strides].
+strided_slice_update_min(a: array, update: value, start: ints, stop: ints, strides: ints) = mlx_slice_update_min(a, update, start, stop, strides)  # a with the smaller of update and a[start:stop:strides].
+strided_slice_update_prod(a: array, update: value, start: ints, stop: ints, strides: ints) = mlx_slice_update_prod(a, update, start, stop, strides)  # a with a[start:stop:strides] multiplied by update.
 subtract(a: operand, b: operand) = mlx_subtract(a, b)  # Difference, with broadcasting.
 sum(a: array, axis: axes = None, keepdims: bool = False)  # Sum over axes.
     axis is None: mlx_sum(a, keepdims)

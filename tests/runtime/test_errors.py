@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlxc_py as mx
-from mlxc_py import errors
+from mlxc_py import errors, guards
 
 A = mx.array(np.arange(6, dtype=np.float32).reshape(2, 3))
 
@@ -27,6 +27,14 @@ A = mx.array(np.arange(6, dtype=np.float32).reshape(2, 3))
         (lambda: mx.take(A, [0.5]), TypeError, "indices must be integers"),
         (lambda: mx.take_along_axis(A, [[9]], axis=1), IndexError, "index 9"),
         (lambda: mx.put_along_axis(A, A.astype(mx.int32), A, axis=-3), IndexError, "axis -3 is out of bounds"),
+        (lambda: mx.put_along_axis(A, [[0], [5]], 1.0, axis=1), IndexError, "put_along_axis: index 5"),
+        (lambda: mx.take(A, mx.array([0]), axis=-3), IndexError, "axis -3 is out of bounds"),
+        (lambda: mx.scatter_add_axis(A, [[7]], 1.0, 1), IndexError, "scatter_add_axis: index 7"),
+        (lambda: mx.gather(A, [[9]], (0,), (1, 3)), IndexError, "gather: index 9"),
+        (lambda: mx.gather(A, [[0]], (0, 1), (1, 1)), ValueError, "1 index arrays for 2 axes"),
+        (lambda: mx.scatter(A, [[-3]], mx.ones((1, 1, 3)), (0,)), IndexError, "scatter: index -3"),
+        (lambda: mx.slice(A, [1, 2], (0, 1), (1, 2)), IndexError, r"slice of 2 cannot start at 2 of axis 1 \(size 3\)"),
+        (lambda: mx.slice_update(A, mx.ones((2, 3)), [1], (0,)), IndexError, "cannot start at 1"),
         (lambda: mx.sort(mx.zeros((2, 0))), ValueError, "sort: the axis has size 0"),
         (lambda: mx.argsort(mx.zeros((0,)), axis=None), ValueError, "size 0"),
         (lambda: mx.cumsum(mx.zeros((0, 3)), axis=0), ValueError, "size 0"),
@@ -52,11 +60,24 @@ A = mx.array(np.arange(6, dtype=np.float32).reshape(2, 3))
         (lambda: mx.linalg.inv(mx.zeros((2, 2)), stream=mx.cpu).eval(), mx.MLXError, "eval: "),
         (lambda: mx.load("x.npy", "gguf"), FileNotFoundError, "no file"),
     ],
-    ids=range(34),
+    ids=range(42),
 )
 def test_words_and_classes(call: Any, kind: type[Exception], says: str | None) -> None:
     with pytest.raises(kind, match=says):
         pytest.fail(f"gave {call()}")
+
+
+def test_integers_that_older_mlx_dies_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    three = mx.array([3])
+    assert (three // mx.array([2])).tolist() == [1]
+    monkeypatch.setattr(guards, "_old_integers", lambda: True)
+    for call in (lambda: three // 0, lambda: three % mx.array([1, 0]), lambda: mx.divmod(three, 0)):
+        with pytest.raises(mx.MLXValueError, match="division of integers by zero"):
+            call()
+    with pytest.raises(mx.MLXValueError, match="negative power"):
+        three**-1
+    assert (three**2).tolist() == [9]
+    assert (three / 2 // 0.5).tolist() == [3.0]
 
 
 def test_the_kind_is_read_from_the_message() -> None:
