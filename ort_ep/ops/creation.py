@@ -8,7 +8,8 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
-from ort_ep.dtypes import to_mlx
+from ort_ep.dtypes import numpy_dtype, to_mlx
+from ort_ep.ops.cast import to_mlx_type
 from ort_ep.registry import ANY, NUMERIC, op
 
 
@@ -29,3 +30,34 @@ def range_(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarra
     span, step = limit.item() - start.item(), delta.item()
     count = max(-(-span // step) if isinstance(span, int) else math.ceil(span / step), 0)
     return (start + delta * np.arange(count).astype(start.dtype)).astype(start.dtype).reshape(count)
+
+
+@op(
+    "MelWeightMatrix",
+    since=17,
+    host=("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz"),
+    dtypes=NUMERIC,
+    claim=to_mlx_type,
+    fold=True,
+)
+def mel_weight_matrix(
+    num_mel_bins: np.ndarray,
+    dft_length: np.ndarray,
+    sample_rate: np.ndarray,
+    lower_edge_hertz: np.ndarray,
+    upper_edge_hertz: np.ndarray,
+    *,
+    output_datatype: int = 1,
+) -> np.ndarray:
+    bins, length, rate = int(num_mel_bins.item()), int(dft_length.item()), int(sample_rate.item())
+    low, high = (2595 * np.log10(1 + edge.item() / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
+    mels = np.arange(bins + 2) * ((high - low) / (bins + 2)) + low
+    centres = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(np.int64)
+    left, middle, right = centres[:-2], centres[1:-1], centres[2:]
+    spectrum = np.arange(length // 2 + 1)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rising = np.where(middle == left, spectrum == middle, (spectrum - left) / (middle - left))
+        falling = (right - spectrum) / (right - middle)
+    weights = np.where(spectrum <= middle, rising, falling)
+    inside = (spectrum >= left) & ((spectrum <= middle) | (spectrum < right))
+    return np.where(inside, weights, 0).astype(numpy_dtype(output_datatype))

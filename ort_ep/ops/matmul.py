@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.precision import accumulated, is_float
@@ -69,3 +71,14 @@ def exact_product(a: Array, b: Array) -> Array:
     split_b = b.reshape([*b.shape[:-2], parts, EXACT_TERMS, b.shape[-1]])
     products = mx.matmul(split_a.astype(mx.float32), split_b.astype(mx.float32))
     return mx.sum(products.astype(mx.int32), -3)
+
+
+@op("Det", since=11, dtypes=frozenset({"float32", "float64"}))
+def det(x: Array) -> Array:
+    size = x.shape[-1]
+    # LAPACK runs on the CPU only
+    pivots, _, upper = mx.linalg.lu(x, stream=mx.cpu)
+    swaps = mx.array(np.triu(np.ones((size, size), bool), 1))
+    inversions = mx.sum(mx.logical_and(pivots[..., :, None] > pivots[..., None, :], swaps), [-2, -1])
+    sign = mx.where(inversions % 2 == 1, -1, 1).astype(x.dtype)
+    return sign * mx.prod(mx.diagonal(upper, 0, -2, -1), -1)

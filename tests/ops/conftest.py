@@ -163,7 +163,12 @@ def reasons() -> Callable[..., list[str]]:
     """Why one node is declined; empty where it is claimed."""
 
     def reasons(
-        op: str, *inputs: Array | None, opset: int = 21, domain: str = "", outputs: int = 1, **attributes: Any
+        op: str,
+        *inputs: Array | None,
+        opset: int = 21,
+        domain: str = "",
+        outputs: int | Sequence[Array] = 1,
+        **attributes: Any,
     ) -> list[str]:
         return declined(one_node(op, inputs, opset, domain, (), outputs, **attributes))
 

@@ -50,3 +50,11 @@ def test_range(check: Check, dtype: str, start: int, limit: int, delta: int) -> 
 def test_range_of_64_bits_is_exact(check: Check) -> None:
     start = 2**60
     check("Range", *(np.array(v) for v in (start, start + 3, 1)), expect=np.arange(start, start + 3))
+
+
+@pytest.mark.parametrize("constants", [(), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("bins", [1, 8, 40])
+def test_mel_weights(check: Check, bins: int, constants: tuple[int, ...]) -> None:
+    values: list[Any] = [np.array(value, np.int64) for value in (bins, 64, 8192)]
+    edges: list[Any] = [np.array(value, np.float32) for value in (0, 4096)]
+    check("MelWeightMatrix", *values, *edges, expect="cpu", constants=constants)

@@ -97,3 +97,13 @@ def test_matmul_integer_is_exact(check: Check, types: tuple[Any, Any], length: i
 def test_integer_gemm_is_exact(check: Check) -> None:
     a, b, c = np.full((1, 2), 2**40 + 1, np.int64), np.full((2, 1), 3, np.int64), np.array([[2**60 + 1]], np.int64)
     check("Gemm", a, b, c, expect=2 * (a @ b) + c, alpha=2.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 4, 4), (2, 1, 5, 5)])
+def test_determinant(check: Check, draw: Draw, dtype: Any, shape: tuple[int, ...]) -> None:
+    x = draw(dtype, *shape)
+    check("Det", x, expect=np.asarray(np.linalg.det(x.astype(np.float64))).astype(dtype))
+    x[..., 0] = x[..., -1]
+    if shape[-1] > 1:
+        check("Det", x, expect=np.zeros(shape[:-2], dtype))
