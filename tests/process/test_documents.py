@@ -70,3 +70,14 @@ def test_links_inside_the_repository_lead_somewhere(document):
     path = REPOSITORY / document
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
+
+
+def test_every_environment_variable_is_in_the_readme():
+    name = re.compile(r"\b(?:MLXC_PY|ONNXRUNTIME_EP_MLX)_[A-Z_]*[A-Z]\b")
+    sources = [p for folder in ("mlxc_py", "ort_ep", "native") for p in (REPOSITORY / folder).rglob("*.*")]
+    used = {
+        v for p in sources if p.suffix in (".py", ".c", ".cpp") for v in name.findall(p.read_text(encoding="utf-8"))
+    }
+    missing = used - set(name.findall((REPOSITORY / "README.md").read_text(encoding="utf-8")))
+    assert "MLXC_PY_LIBRARY" in used
+    assert not missing
