@@ -1,0 +1,176 @@
+"""Quantised operators of com.microsoft: the standard ones between dequantised inputs and a quantised output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops.activation import leaky_relu
+from ort_ep.ops.matmul import exact_product
+from ort_ep.ops.pool import average_pool, global_average_pool
+from ort_ep.ops.quant import centred, dequantize_linear, dynamic_quantize_linear, per_row, quantize_linear
+from ort_ep.registry import BOOL, op
+
+MICROSOFT = "com.microsoft"
+BYTES = frozenset({"int8", "uint8"})
+# values, scales and zero points: what every operator here takes
+QUANTIZED = BYTES | {"float32"}
+
+
+@op("QLinearAdd", domain=MICROSOFT, dtypes=QUANTIZED)
+def qlinear_add(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array | None,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array | None,
+    c_scale: Array,
+    c_zero_point: Array | None = None,
+) -> Array:
+    total = dequantize_linear(a, a_scale, a_zero_point) + dequantize_linear(b, b_scale, b_zero_point)
+    return quantized(total, c_scale, c_zero_point, a)
+
+
+@op("QLinearMul", domain=MICROSOFT, dtypes=QUANTIZED)
+def qlinear_mul(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array | None,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array | None,
+    c_scale: Array,
+    c_zero_point: Array | None = None,
+) -> Array:
+    product = dequantize_linear(a, a_scale, a_zero_point) * dequantize_linear(b, b_scale, b_zero_point)
+    return quantized(product, c_scale, c_zero_point, a)
+
+
+def quantized(y: Array, scale: Array, zero_point: Array | None, like: Array) -> Array:
+    """y as 8-bit levels; without a zero point, of the type of `like`."""
+    return quantize_linear(y, scale, mx.array(0, like.dtype) if zero_point is None else zero_point)
+
+
+@op("QLinearSigmoid", domain=MICROSOFT, dtypes=QUANTIZED)
+def qlinear_sigmoid(
+    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
+) -> Array:
+    return quantized(mx.sigmoid(dequantize_linear(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+
+
+@op("QLinearLeakyRelu", domain=MICROSOFT, dtypes=QUANTIZED)
+def qlinear_leaky_relu(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    alpha: float = 0.01,
+) -> Array:
+    return quantized(leaky_relu(dequantize_linear(x, x_scale, x_zero_point), alpha=alpha), y_scale, y_zero_point, x)
+
+
+@op("QLinearAveragePool", domain=MICROSOFT, dtypes=QUANTIZED)
+def qlinear_average_pool(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    mean = average_pool(
+        dequantize_linear(x, x_scale, x_zero_point),
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+    return quantized(mean, y_scale, y_zero_point, x)
+
+
+@op("QLinearGlobalAveragePool", domain=MICROSOFT, dtypes=QUANTIZED)
+def qlinear_global_average_pool(
+    x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array
+) -> Array:
+    return quantized(global_average_pool(dequantize_linear(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+
+
+@op("QLinearConcat", domain=MICROSOFT, dtypes=QUANTIZED)
+def qlinear_concat(y_scale: Array, y_zero_point: Array, *inputs: Array, axis: int) -> Array:
+    triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+    return quantize_linear(mx.concatenate([dequantize_linear(*part) for part in triples], axis), y_scale, y_zero_point)
+
+
+@op("QLinearWhere", domain=MICROSOFT, dtypes=QUANTIZED | BOOL)
+def qlinear_where(
+    condition: Array,
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    y: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    z_scale: Array,
+    z_zero_point: Array,
+) -> Array:
+    left, right = dequantize_linear(x, x_scale, x_zero_point), dequantize_linear(y, y_scale, y_zero_point)
+    return quantize_linear(mx.where(condition, left, right), z_scale, z_zero_point)
+
+
+@op("MatMulIntegerToFloat", domain=MICROSOFT, dtypes=QUANTIZED)
+def matmul_integer_to_float(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero_point: Array | None = None,
+    b_zero_point: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    levels = exact_product(centred(a, per_row(a_zero_point)), centred(b, b_zero_point))
+    product = levels.astype(mx.float32) * per_row(a_scale) * b_scale
+    return product if bias is None else product + bias
+
+
+@op("DynamicQuantizeMatMul", domain=MICROSOFT, dtypes=QUANTIZED)
+def dynamic_quantize_matmul(
+    a: Array, b: Array, b_scale: Array, b_zero_point: Array | None = None, bias: Array | None = None
+) -> Array:
+    levels, scale, zero_point = dynamic_quantize_linear(a)
+    return matmul_integer_to_float(levels, b, scale, b_scale, zero_point, b_zero_point, bias)
+
+
+@op("QGemm", domain=MICROSOFT, dtypes=QUANTIZED | {"int32"})
+def qgemm(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    c: Array | None = None,
+    y_scale: Array | None = None,
+    y_zero_point: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Array:
+    rows = centred(a.T if transA else a, a_zero_point)
+    columns = centred(b, per_row(b_zero_point) if transB else b_zero_point)
+    levels = exact_product(rows, columns.T if transB else columns)
+    levels = levels if c is None else levels + c
+    y = levels.astype(mx.float32) * (a_scale * b_scale * alpha)
+    return y if y_scale is None else quantized(y, y_scale, y_zero_point, a)
