@@ -45,8 +45,8 @@ _NAMES: dict[str, str] = {
     " set_cache_limit set_memory_limit set_wired_limit",
     "printing": "PrintOptions get_printoptions printoptions set_printoptions",
     "shapes": "broadcast_shapes can_cast result_type",
-    "streams": "Stream ThreadLocalStream clear_streams current_stream default_stream new_stream new_thread_local_stream"
-    " new_thread_unsafe_stream set_default_stream stream synchronize",
+    "streams": "Stream StreamContext ThreadLocalStream clear_streams current_stream default_stream new_stream"
+    " new_thread_local_stream new_thread_unsafe_stream set_default_stream stream synchronize",
     "transforms": "checkpoint custom_function grad jvp value_and_grad vjp vmap",
     "vector": "ArrayMap IntVector StringMap StringVector VectorArray VectorVectorArray",
 }

@@ -438,13 +438,17 @@ def take_list(here: Here, failed: int) -> list[Array]:
     """The arrays of a vector that a call wrote to `here.out`."""
     if failed:
         raise here.failure()
-    results = here.take_raw()
+    vector = here.take_raw()
     try:
-        return [
-            take(here, c.mlx_vector_array_get(here.out, results, i)) for i in range(c.mlx_vector_array_size(results))
-        ]
+        return unpack(here, vector)
     finally:
-        c.mlx_vector_array_free(results)
+        c.mlx_vector_array_free(vector)
+
+
+def unpack(here: Here, vector: int) -> list[Array]:
+    """The arrays of an mlx_vector_array, which stays as it is."""
+    get, out = c.mlx_vector_array_get, here.out
+    return [take(here, get(out, vector, i)) for i in range(c.mlx_vector_array_size(vector))]
 
 
 def as_array(value: Any) -> Array:
@@ -514,5 +518,6 @@ __all__ = [
     "take",
     "take_list",
     "take_pair",
+    "unpack",
     "wrap",
 ]

@@ -14,7 +14,7 @@ from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_void_p
 from typing import Any
 
 from mlxc_py._sys import mlx as c
-from mlxc_py.arrays import Array, as_array
+from mlxc_py.arrays import Array, as_array, take_list, unpack
 from mlxc_py.state import local
 from mlxc_py.vector import ArrayMap, IntVector, Owner, VectorArray
 
@@ -28,12 +28,7 @@ _payloads = itertools.count(1)
 
 def _borrowed(handle: int | None) -> list[Array]:
     """The arrays of a vector that MLX owns."""
-    borrowed = VectorArray.__new__(VectorArray)
-    borrowed.handle = handle or 0
-    try:
-        return list(borrowed)
-    finally:
-        borrowed.handle = 0
+    return unpack(local.here, handle) if handle else []
 
 
 def _returned(result: Any, out: Any) -> None:
@@ -130,10 +125,7 @@ class Closure(Owner):
         inputs = VectorArray(arrays)
         here = local.here
         here.raised = None
-        if c.mlx_closure_apply(here.out, self.live, inputs.handle):
-            raise here.failure("closure")
-        with VectorArray.adopt(here.take_raw()) as results:
-            return list(results)
+        return take_list(here, c.mlx_closure_apply(here.out, self.live, inputs.handle))
 
 
 class KeywordClosure(Closure):

@@ -22,34 +22,37 @@ StreamLike: TypeAlias = "Stream | ThreadLocalStream | Device | DeviceType | None
 class Here:
     """One thread's state. A ctypes call writes its result handle to `out`; the caller takes it from `slot` at once."""
 
-    __slots__ = ("__weakref__", "out", "out2", "pinned", "raised", "slot", "stream", "streams")
+    __slots__ = ("__weakref__", "current", "out", "out2", "pinned", "raised", "slot", "streams")
 
     def __init__(self) -> None:
         # Zeroed whenever nothing is in flight: MLX reassigns a non-empty result handle in place [M 20].
         self.slot = (c_size_t * 2)()
         self.out = addressof(self.slot)
         self.out2 = self.out + 8
-        self.stream = 0  # handle that ops use; 0: ask MLX for this thread's default at the next op
-        self.pinned = False  # inside `with stream(...)`: a new default device does not touch `stream`
+        self.current: Stream | None = None  # what ops use; None: this thread's default, fetched at the next op
+        self.pinned: list[Stream] = []  # of the `with stream(...)` around: a new default device leaves them alone
         self.streams: dict[Device, Stream] = {}
         self.raised: BaseException | None = None
 
-    def use(self, stream: int, pinned: bool) -> None:
-        """Make a stream the one that ops on this thread use; 0: the default, fetched when next needed."""
-        self.stream, self.pinned = stream, pinned
-        fastcall.set_stream(stream, pinned and stream != 0)
+    def use(self, stream: Stream | None) -> None:
+        """Make a stream the one that ops on this thread use; None: the default, fetched when next needed."""
+        self.current = stream
+        fastcall.set_stream(0 if stream is None else stream.handle, stream is not None and bool(self.pinned))
 
-    def resolve(self) -> int:
-        """Fetch this thread's default stream: default streams exist per thread since MLX 0.31.2 [M 24]."""
-        from mlxc_py.device import default_device
-        from mlxc_py.streams import default_stream
+    def resolve(self) -> Stream:
+        """The current stream; a thread's default is fetched on it, as each has its own since MLX 0.31.2 [M 24]."""
+        current = self.current
+        if current is None:
+            from mlxc_py.device import default_device
+            from mlxc_py.streams import default_stream
 
-        self.use(default_stream(default_device()).handle, self.pinned)
-        return self.stream
+            current = default_stream(default_device())
+            self.use(current)
+        return current
 
     def on(self, stream: StreamLike) -> int:
         """The handle of the stream an op shall run on."""
-        return on(stream) or self.stream or self.resolve()
+        return on(stream) or self.resolve().handle
 
     def take_raw(self) -> int:
         """The handle that the last call wrote to `out`."""
@@ -78,7 +81,7 @@ class _Local(threading.local):
         fastcall.forget_streams()
         for here in list(_EVERY):
             if not here.pinned:
-                here.stream = 0
+                here.current = None
 
 
 _EVERY: weakref.WeakSet[Here] = weakref.WeakSet()
@@ -87,8 +90,7 @@ local = _Local()
 
 def current_handle() -> int:
     """The handle of the stream that ops without `stream=` use on this thread."""
-    here = local.here
-    return here.stream or here.resolve()
+    return local.here.resolve().handle
 
 
 def on(stream: StreamLike) -> int | None:

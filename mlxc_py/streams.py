@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ctypes import addressof, c_int
 
 from mlxc_py._sys import mlx as c
@@ -116,11 +114,7 @@ def default_stream(device: Device | DeviceType) -> Stream:
 
 def current_stream() -> Stream:
     """The stream that ops without `stream=` run on now, on this thread."""
-    from mlxc_py.device import default_device
-
-    here = local.here
-    pinned = _pinned.get(here)
-    return pinned[-1] if pinned else default_stream(default_device())
+    return local.here.resolve()
 
 
 def set_default_stream(stream: Stream) -> None:
@@ -130,26 +124,33 @@ def set_default_stream(stream: Stream) -> None:
         raise here.failure("set_default_stream")
     here.streams[stream.device] = stream
     if not here.pinned:
-        here.use(0, False)
+        here.use(None)
 
 
-_pinned: weakref.WeakKeyDictionary[Here, list[Stream]] = weakref.WeakKeyDictionary()
+class StreamContext:
+    """A `with` block whose ops run on a stream, on this thread, unless they name one of their own."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: StreamLike) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Stream:
+        here, chosen = local.here, as_stream(self._stream)
+        here.pinned.append(chosen)
+        here.use(chosen)
+        return chosen
+
+    def __exit__(self, *_: object) -> None:
+        here = local.here
+        here.pinned.pop()
+        # Outside every block the default may have changed meanwhile: it is asked for again.
+        here.use(here.pinned[-1] if here.pinned else None)
 
 
-@contextmanager
-def stream(s: StreamLike) -> Iterator[Stream]:
-    """Run the ops built inside on s, on this thread, unless they name a stream of their own."""
-    here = local.here
-    chosen = as_stream(s)
-    stack = _pinned.setdefault(here, [])
-    stack.append(chosen)
-    here.use(chosen.handle, True)
-    try:
-        yield chosen
-    finally:
-        stack.pop()
-        # Outside any `with`, the default may have changed meanwhile: 0 asks again.
-        here.use(stack[-1].handle if stack else 0, bool(stack))
+def stream(s: StreamLike) -> StreamContext:
+    """Run the ops built in a `with` block on s; the block gets the Stream."""
+    return StreamContext(s)
 
 
 def new_stream(device: Device | DeviceType) -> Stream:
@@ -186,4 +187,4 @@ def clear_streams() -> None:
     if c.mlx_clear_streams():
         raise here.failure("clear_streams")
     here.streams.clear()
-    here.use(0, False)
+    here.use(None)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from mlxc_py._sys import load
 from mlxc_py._sys import mlx as c
 from mlxc_py.arguments import ints
-from mlxc_py.arrays import Array, take, wrap
+from mlxc_py.arrays import Array, take, unpack, wrap
 from mlxc_py.errors import ClosedError
 from mlxc_py.state import local
 
@@ -85,7 +85,7 @@ class VectorArray(Owner):
         return take(here, c.mlx_vector_array_get(here.out, self.handle, index))
 
     def __iter__(self) -> Iterator[Array]:
-        return (self[i] for i in range(len(self)))
+        return iter(unpack(local.here, self.live))
 
     def append(self, array: Array) -> None:
         """Add an array at the end."""

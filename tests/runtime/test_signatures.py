@@ -20,7 +20,6 @@ ABSENT = {
     "einsum_path": "mlx-c has no function for it",
     "get_array_buffer_size": "mlx-c has no function for it",
     "unique": "mlx-c has no function for it",
-    "StreamContext": "stream() is a context manager of contextlib",
     "fast.gated_delta_update": "mlx-c has no function for it",
     "fast.precompiled_cuda_kernel": "mlx-c has no function for it",
     "fft.istft": "mlx-c has no function for it",
