@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ort_ep import dtypes
-from ort_ep.graph import Graph, Node, Value
+from ort_ep.graph import Flags, Graph, Node, Value
 from ort_ep.registry import REGISTRY, Handler, Registry
 
 # Bodies may call functions in turn; ONNX forbids recursion, a broken model may still hold it.
@@ -19,10 +19,14 @@ MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Translation:
-    """One handler call: what a claimed node becomes (several where the node is a function)."""
+    """One handler call: what a claimed node becomes (several where the node is a function).
+
+    `bodies` are the calls of the node's bodies, by attribute.
+    """
 
     node: Node
     handler: Handler
+    bodies: Mapping[str, tuple[Translation, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Analyzer:
 
     def verdict(self, node: Node) -> Verdict:
         try:
-            answer = self._translate(node, 0)
+            answer = _boundary_reason(node) or self._translate(node, 0)
         except Exception as error:  # a predicate's bug, or a function that onnx can't build, costs one node
             answer = f"deciding on it failed: {type(error).__name__}: {error}"
         return Verdict(node, reason=answer) if isinstance(answer, str) else Verdict(node, tuple(answer))
@@ -63,7 +67,7 @@ class Analyzer:
     def _translate(self, node: Node, depth: int) -> list[Translation] | str:
         handler = self.registry.lookup(node.domain, node.op_type, node.since_version)
         if handler is not None:
-            return self._reason(node, handler) or [Translation(node, handler)]
+            return self._reason(node, handler) or self._with_bodies(node, handler, depth)
         missing = self._missing(node)
         if node.bodies or depth >= MAX_DEPTH:
             return missing
@@ -72,17 +76,27 @@ class Analyzer:
         body = functions.expand(node, self.graph.functions)
         if body is None:
             return missing
+        return self._translate_all(body, "function body", depth + 1)
+
+    def _with_bodies(self, node: Node, handler: Handler, depth: int) -> list[Translation] | str:
+        bodies = {}
+        for name, body in node.bodies.items():
+            calls = self._translate_all(body.nodes, name, depth + 1)
+            if isinstance(calls, str):
+                return calls
+            bodies[name] = tuple(calls)
+        return [Translation(node, handler, bodies)]
+
+    def _translate_all(self, nodes: Sequence[Node], place: str, depth: int) -> list[Translation] | str:
         calls: list[Translation] = []
-        for inner in body:
-            answer = self._translate(inner, depth + 1)
+        for node in nodes:
+            answer = self._translate(node, depth)
             if isinstance(answer, str):
-                return f"function body: {inner.op_type}: {answer}"
+                return f"{place}: {node.op_type}: {answer}"
             calls += answer
         return calls
 
     def _missing(self, node: Node) -> str:
-        if node.bodies:
-            return "control flow stays on the CPU provider (nodes inside its bodies are claimed)"
         versions = self.registry.versions(node.domain, node.op_type)
         if versions:
             return f"no handler for version {node.since_version} (oldest: {versions[0]})"
@@ -101,17 +115,19 @@ class Analyzer:
         for index, value in enumerate(node.inputs):
             if value is not None:
                 allowed = rule.inputs(index, handler)
-                reason = self._value_reason(value, allowed, f"input {handler.parameter(index)}")
+                reason = self._value_reason(value, allowed, f"input {handler.parameter(index)}", handler)
                 if reason:
                     return reason
         for index, value in enumerate(node.outputs):
             if value is not None:
-                reason = self._value_reason(value, rule.outputs(index), f"output {index}")
+                reason = self._value_reason(value, rule.outputs(index), f"output {index}", handler)
                 if reason:
                     return reason
         return None
 
-    def _value_reason(self, value: Value, allowed: frozenset[str] | None, what: str) -> str | None:
+    def _value_reason(self, value: Value, allowed: frozenset[str] | None, what: str, handler: Handler) -> str | None:
+        if handler.containers and value.is_container:
+            return None
         if value.kind != "tensor":
             return f"{what} is of {value.kind} type"
         if value.elem_type is None:
@@ -127,9 +143,20 @@ class Analyzer:
         return None
 
 
+def _boundary_reason(node: Node) -> str | None:
+    """Sequences and optionals live inside a subgraph; what passes its boundary is tensors."""
+    outside = Flags.REQUIRED_INPUT | Flags.OPTIONAL_INPUT | Flags.OUTPUT | Flags.OUTER
+    for value in (*node.reads, *node.outputs):
+        if value is not None and value.is_container and value.flags & outside:
+            return f"the {value.kind} {value.name!r} comes from or goes to outside the graph"
+    return None
+
+
 def _attribute_reason(node: Node, handler: Handler) -> str | None:
-    if node.unreadable:
-        return f"attribute {min(node.unreadable)} can't be read"
+    # the declared type of a sequence or optional says nothing that its values don't
+    unreadable = node.unreadable - {"type"} if handler.containers else node.unreadable
+    if unreadable:
+        return f"attribute {min(unreadable)} can't be read"
     if not handler.any_attribute:
         for name in node.attributes.keys() - handler.attributes:
             if not _is_default(node, name):

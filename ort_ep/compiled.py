@@ -18,7 +18,8 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import tape
-from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
+from ort_ep.bodies import Bodies
+from ort_ep.engine import PLAN_CLOSED, EagerEngine, arrays, exact
 from ort_ep.options import OptionError, Options
 from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want
 from ort_ep.report import CompileReport
@@ -104,6 +105,7 @@ class CompiledEngine:
         self._report = report
         self._warn = warn
         self._stages = _stages(plan)
+        self._bodies = Bodies(lambda body: CompiledEngine(body, record, limit, report, warn))
         self._lock = threading.Lock()
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
@@ -117,16 +119,17 @@ class CompiledEngine:
                 stream.evaluate(a for a in map(frame.values.__getitem__, stage.segment.sync) if isinstance(a, mx.Array))
                 frame.sync(stage.segment.sync)
             if not stage.traced or not self._replayed(plan, stage, frame, stream, finals):
-                frame.execute(stage.segment)
+                frame.execute(stage.segment, self._bodies.runner(stream))
         outputs = [
             finals[i] if i in finals else exact(frame.values[port.slot], port) for i, port in enumerate(plan.outputs)
         ]
-        stream.evaluate(value for value in outputs if isinstance(value, mx.Array))
+        stream.evaluate(arrays(outputs))
         return outputs
 
     def close(self) -> None:
         self._plan = None
         self._stages = []
+        self._bodies.close()
 
     # ------------------------------------------------------------ one stage
     def _replayed(

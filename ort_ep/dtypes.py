@@ -68,6 +68,11 @@ def to_mlx(code: int) -> mx.Dtype:
     return dtype
 
 
+def on_device(value: mx.Array | np.ndarray[Any, Any]) -> mx.Array:
+    """The value as an MLX array of the same dtype (numpy's float64 included, which mx.array would make float32)."""
+    return mx.array(value, to_mlx(BY_NUMPY[value.dtype].code)) if isinstance(value, np.ndarray) else value
+
+
 def numpy_dtype(code: int) -> np.dtype[Any]:
     """The numpy dtype that holds an ONNX element type; TypeError for strings and unknown codes."""
     row = ELEM_TYPES.get(code)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import mlxc_py as mx
 from ort_ep import dtypes
+from ort_ep.bodies import Bodies
 from ort_ep.plan import Plan, Port, Slot
 from ort_ep.streams import PooledStream
 
@@ -28,6 +29,7 @@ class EagerEngine:
 
     def __init__(self, plan: Plan) -> None:
         self._plan: Plan | None = plan
+        self._bodies = Bodies(EagerEngine)
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
         if self._plan is None:
@@ -37,18 +39,28 @@ class EagerEngine:
             if segment.sync:
                 stream.evaluate(frame.values[i] for i in segment.sync if isinstance(frame.values[i], mx.Array))
                 frame.sync(segment.sync)
-            frame.execute(segment)
+            frame.execute(segment, self._bodies.runner(stream))
         outputs = [exact(frame.values[port.slot], port) for port in self._plan.outputs]
-        stream.evaluate(value for value in outputs if isinstance(value, mx.Array))
+        stream.evaluate(arrays(outputs))
         return outputs
 
     def close(self) -> None:
         self._plan = None
+        self._bodies.close()
+
+
+def arrays(values: Iterable[Slot]) -> Iterator[mx.Array]:
+    """The arrays among values and inside sequences."""
+    for value in values:
+        if isinstance(value, mx.Array):
+            yield value
+        elif isinstance(value, list):
+            yield from arrays(value)
 
 
 def exact(value: Slot, port: Port) -> Slot:
     """The value as ONNX declares it; numpy results already have their dtype."""
-    if not isinstance(value, mx.Array):
+    if not isinstance(value, mx.Array) or not port.elem_type:  # what an optional holds has no declared type
         return value
     dtype = dtypes.to_mlx(port.elem_type)
     return mx.contiguous(value if value.dtype == dtype else value.astype(dtype))

@@ -77,6 +77,11 @@ class Value:
         return self.initializer if self.flags & Flags.CONSTANT else None
 
     @property
+    def is_container(self) -> bool:
+        """Whether it is a sequence or an optional: a Python list or None while a plan runs."""
+        return self.kind in ("sequence", "optional")
+
+    @property
     def dtype(self) -> str:
         """The dtype's name, or a word for why there is none."""
         if self.kind != "tensor":

@@ -31,6 +31,27 @@ def clusters(graph: Graph, claimed: Sequence[bool]) -> list[list[int]]:
     return phases(predecessors(graph.nodes), claimed)
 
 
+def settled(graph: Graph, claimed: Sequence[bool]) -> tuple[list[list[int]], dict[int, str]]:
+    """Clusters between which only tensors pass, and the reason for every node that had to be given up for that."""
+    touching: dict[int, list[int]] = {}
+    for position, node in enumerate(graph.nodes):
+        for value in (*node.reads, *node.outputs):
+            if value is not None and value.is_container:
+                touching.setdefault(id(value), []).append(position)
+    kept = list(claimed)
+    reasons: dict[int, str] = {}
+    while True:
+        groups = clusters(graph, kept)
+        home = {position: number for number, group in enumerate(groups) for position in group}
+        split = [row for row in touching.values() if len({home.get(position) for position in row}) > 1]
+        given_up = {position for row in split for position in row if kept[position]}
+        if not given_up:
+            return groups, reasons
+        for position in given_up:
+            kept[position] = False
+            reasons[position] = "a sequence or optional would pass between it and a node outside its subgraph"
+
+
 def phases(before: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[list[int]]:
     """The partition itself, on bare dependency lists."""
     waiting = [len(positions) for positions in before]
@@ -78,7 +99,9 @@ def cost_reason(nodes: Iterable[Node]) -> str | None:
 
 
 def microseconds(node: Node) -> float | None:
-    """A node's rough time on one CPU core, None where a shape is not known."""
+    """A node's rough time on one CPU core, None where a shape is not known or bodies run who knows how often."""
+    if node.bodies:
+        return None
     sizes = [_size(value) for value in (*node.inputs, *node.outputs) if value is not None]
     if None in sizes:
         return None

@@ -6,11 +6,12 @@ Each call runs in one of four ways, decided once, here:
   device    MLX arrays in and out; the parameters listed as `host` are numpy
   host step numpy in; it ends a segment, because its inputs must be computed first
 A segment is what one engine can trace as a whole; between two segments the slots in `sync` come to the host.
+A call with bodies (control flow) gets them as callables over plans of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
@@ -25,7 +26,7 @@ from ort_ep.graph import Flags, Graph, Node, Value
 from ort_ep.shared_initializers import SharedInitializer
 
 Host = np.ndarray[Any, Any]
-Slot = Any  # an mx.Array, a numpy array, or None once freed
+Slot = Any  # an mx.Array, a numpy array, a list of them (a sequence), or None (an empty optional, or once freed)
 
 
 class OperatorError(RuntimeError):
@@ -61,7 +62,9 @@ class Port:
 class Step:
     """One call: `args` are (slot, form) or None for an absent input; `outs` hold -1 for an unused output.
 
-    `host_dtypes` are what numpy results must have: numpy's own promotion may differ from ONNX's.
+    `host_dtypes` are what numpy results must have: numpy's own promotion may differ from ONNX's. `traceable`: the call
+    may be recorded and replayed, because it reads no data and does the same every time. `bodies` are handed to the
+    function as callables; what they capture are the args from `explicit` on.
     """
 
     node: Node
@@ -71,6 +74,43 @@ class Step:
     outs: tuple[int, ...]
     host_dtypes: tuple[np.dtype[Any] | None, ...] = ()
     frees: tuple[int, ...] = ()
+    traceable: bool = True
+    bodies: Mapping[str, Body] = field(default_factory=dict)
+    explicit: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A nested graph as a plan whose inputs are its own and then what it captures.
+
+    `captures` are positions among what all bodies of the node capture; `host_results` are the outputs that must be
+    numpy; `outputs` are as the model declares them.
+    """
+
+    plan: Plan
+    captures: tuple[int, ...]
+    outputs: tuple[Value, ...]
+    host_results: tuple[int, ...]
+
+
+BodyRunner = Callable[[Body, Sequence[Slot]], list[Slot]]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundBody:
+    """What a control-flow handler calls: a body with the captured values of this run."""
+
+    body: Body
+    captured: tuple[Slot, ...]
+    run: BodyRunner
+
+    def __call__(self, *inputs: Slot) -> list[Slot]:
+        return self.run(self.body, (*inputs, *self.captured))
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The outputs as the model declares them."""
+        return self.body.outputs
 
 
 @dataclass(slots=True)
@@ -97,8 +137,7 @@ class Frame:
         value = self.values[slot]
         if isinstance(value, np.ndarray):
             if slot not in self.twins:
-                # without a dtype, float64 would become float32
-                self.twins[slot] = mx.array(value, dtypes.to_mlx(dtypes.BY_NUMPY[value.dtype].code))
+                self.twins[slot] = dtypes.on_device(value)
             return self.twins[slot]
         return value
 
@@ -112,14 +151,17 @@ class Frame:
             if not isinstance(self.values[slot], np.ndarray):
                 self.twins[slot] = np.array(self.values[slot])
 
-    def execute(self, segment: Segment) -> None:
-        """Call the handlers of a segment in order; builds MLX graphs, evaluates nothing."""
+    def execute(self, segment: Segment, run: BodyRunner | None = None) -> None:
+        """Call the handlers of a segment in order; builds MLX graphs, evaluates nothing but through `run`.
+
+        run: how the bodies of control flow that can't be traced are run; without it they are built into the graph.
+        """
         for step in segment.steps:
             arguments = [None if arg is None else self._argument(*arg) for arg in step.args]
-            results = call(step, arguments)
-            for slot, dtype, result in zip(step.outs, step.host_dtypes, results, strict=False):
+            results = call(step, arguments, trace if step.traceable else run or trace)
+            for index, (slot, result) in enumerate(zip(step.outs, results, strict=False)):
                 if slot >= 0:
-                    self.values[slot] = _checked(step, dtype, result)
+                    self.values[slot] = _checked(step, index, result)
             for slot in step.frees:
                 self.free(slot)
 
@@ -148,8 +190,19 @@ class Plan:
 
     @property
     def host_steps(self) -> int:
-        """How often one run stops to read data: 0 for a plan that is a single trace."""
-        return sum(bool(segment.sync) for segment in self.segments)
+        """How often one run stops to read data, a loop counted once: 0 for a plan that is a single trace."""
+        drivers = (step for segment in self.segments for step in segment.steps if step.bodies and not step.traceable)
+        return sum(bool(segment.sync) for segment in self.segments) + sum(1 for _ in drivers)
+
+    def used(self) -> set[int]:
+        """The slots that a run reads."""
+        args = (arg for segment in self.segments for step in segment.steps for arg in step.args)
+        return {arg[0] for arg in args if arg} | {port.slot for port in self.outputs}
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it does the same every time, without evaluating anything."""
+        return len(self.segments) == 1 and all(step.traceable for step in self.segments[0].steps)
 
     def frame(self, inputs: Sequence[Slot]) -> Frame:
         """A fresh frame with constants and inputs in place."""
@@ -159,42 +212,74 @@ class Plan:
         return frame
 
 
-def call(step: Step, arguments: Sequence[Slot]) -> Sequence[Slot]:
+def trace(body: Body, inputs: Sequence[Slot]) -> list[Slot]:
+    """Run a body as part of what is being built: nothing is evaluated."""
+    frame = body.plan.frame(inputs)
+    for segment in body.plan.segments:
+        frame.execute(segment)
+    return [frame.values[port.slot] for port in body.plan.outputs]
+
+
+def call(step: Step, arguments: Sequence[Slot], run: BodyRunner = trace) -> Sequence[Slot]:
     """Call one handler; OperatorError names node, operator and inputs, and keeps the cause."""
+    keywords = step.keywords
+    if step.bodies:
+        captured, arguments = arguments[step.explicit :], arguments[: step.explicit]
+        keywords = keywords | {
+            name: BoundBody(body, tuple(captured[i] for i in body.captures), run) for name, body in step.bodies.items()
+        }
     try:
-        result = step.function(*arguments, **step.keywords)
+        result = step.function(*arguments, **keywords)
+    except OperatorError:
+        raise  # of a node in a body: it says more than this one could
     except Exception as error:
         raise OperatorError(
             f"{step.node.title} failed on ({', '.join(map(_describe, arguments))}): {type(error).__name__}: {error}"
         ) from error
-    results: Sequence[Slot] = result if isinstance(result, tuple | list) else (result,)
+    results: Sequence[Slot] = result if isinstance(result, tuple) else (result,)  # a list is one output, a sequence
     if len(results) < len(step.outs):
         raise OperatorError(f"{step.node.title}: the handler returned {len(results)} of {len(step.outs)} outputs")
     return results
 
 
-def _checked(step: Step, dtype: np.dtype[Any] | None, result: Slot) -> Slot:
+def _checked(step: Step, index: int, result: Slot) -> Slot:
     if isinstance(result, mx.Array):
         return result
     if isinstance(result, np.ndarray | np.generic):
-        return np.asarray(result, dtype)
+        return np.asarray(result, step.host_dtypes[index])
+    output = step.node.outputs[index]
+    if output is not None and output.is_container and (result is None or isinstance(result, list)):
+        return result
     raise OperatorError(f"{step.node.title}: the handler returned {type(result).__name__} for an output that is used")
 
 
 def _describe(value: Slot) -> str:
     if value is None:
         return "absent"
+    if isinstance(value, list):
+        return f"sequence of {len(value)}"
     return f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
 
 
-def build(graph: Graph, calls: Sequence[Translation]) -> Plan:
-    """Translate `graph`, given the handler calls of its nodes in order. Evaluates every constant."""
-    return _Builder(graph, calls).plan()
+def build(
+    graph: Graph, calls: Sequence[Translation], captured: Sequence[Value] = (), host_results: Sequence[int] = ()
+) -> Plan:
+    """Translate `graph`, given the handler calls of its nodes in order. Evaluates every constant.
+
+    Of a body: `captured` are the values of outer graphs that become inputs too, `host_results` the outputs that are
+    computed on the host where that is possible.
+    """
+    return _Builder(graph, calls, captured, host_results).plan()
 
 
 class _Builder:
-    def __init__(self, graph: Graph, calls: Sequence[Translation]) -> None:
+    def __init__(
+        self, graph: Graph, calls: Sequence[Translation], captured: Sequence[Value], host_results: Sequence[int]
+    ) -> None:
         self.graph = graph
+        self.inputs = [*(value for value in graph.inputs if not value.constant), *captured]
+        self.host_results = host_results
+        self.bodies: dict[int, dict[str, Body]] = {}
         self.calls = _live(graph, calls)
         self.slots: dict[int, int] = {}
         self.values: list[Value] = []
@@ -204,11 +289,11 @@ class _Builder:
         self.weights: dict[int, SharedInitializer] = {}
 
     def plan(self) -> Plan:
-        inputs = [value for value in self.graph.inputs if not value.constant]
-        for value in (*inputs, *self.graph.outer()):
+        for value in (*self.inputs, *self.graph.outer()):
             self.known[self.slot(value)] = Known.CONSTANT if value.constant else Known.INPUT
-        ports = [Port(self.slot(value), value.name, value.elem_type or 0) for value in inputs]
+        ports = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.inputs]
         outputs = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.graph.outputs]
+        self.demanded.update(outputs[index].slot for index in self.host_results)
         self._levels()
         self._modes()
         self.weights = self._shared()
@@ -246,7 +331,9 @@ class _Builder:
             slots = [self.slot(value) for value in entry.node.inputs if value is not None]
             levels = [self.known.get(slot) for slot in slots]
             level: Known | None = None
-            if slots and handler.pure and all(found is Known.CONSTANT for found in levels):
+            if entry.bodies:
+                self._nested(entry)
+            elif slots and handler.pure and all(found is Known.CONSTANT for found in levels):
                 level = Known.CONSTANT
             elif handler.host_result:
                 level = Known.SHAPE
@@ -255,6 +342,22 @@ class _Builder:
             for value in entry.node.outputs:
                 if value is not None and level is not None:
                     self.known[self.slot(value)] = level
+
+    def _nested(self, entry: Translation) -> None:
+        """Plans of the bodies of one call."""
+        places = {name: position for position, name in enumerate(entry.node.captured)}
+        bodies = self.bodies[id(entry)] = {}
+        for name, calls in entry.bodies.items():
+            graph = entry.node.bodies[name]
+            inputs = {id(value) for value in graph.inputs}
+            captured = [value for value in graph.outer() if not value.constant and id(value) not in inputs]
+            host_results = entry.handler.host_results.get(name, ())
+            bodies[name] = Body(
+                plan=build(graph, calls, captured, host_results),
+                captures=tuple(places[value.name] for value in captured),
+                outputs=tuple(graph.outputs),
+                host_results=host_results,
+            )
 
     def _modes(self) -> None:
         """How each call runs, in one pass backward: what is needed on the host is computed there where it can be."""
@@ -285,26 +388,44 @@ class _Builder:
         def want(index: int, value: Value) -> Want:
             if mode is _Mode.FOLD or handler.wants_host(index):
                 return Want.HOST
-            if handler.host_result:
-                return Want.EITHER
-            row = dtypes.ELEM_TYPES.get(value.elem_type or 0)
-            return Want.DEVICE if row is not None and row.mlx else Want.HOST  # MLX can't hold it: numpy carries it
+            return Want.EITHER if handler.host_result else _free_want(value)
 
-        return tuple(
+        explicit = tuple(
             None if value is None else (self.slot(value), want(index, value))
             for index, value in enumerate(entry.node.inputs)
+        )
+        return explicit + self._captures(entry)
+
+    def _captures(self, entry: Translation) -> tuple[tuple[int, Want] | None, ...]:
+        """What the bodies capture, None for what none of them uses."""
+        on_host: set[int] = set()
+        used: set[int] = set()
+        for body in self.bodies.get(id(entry), {}).values():
+            first = len(body.plan.inputs) - len(body.captures)
+            slots = body.plan.used()
+            for position, place in enumerate(body.captures, first):
+                if body.plan.inputs[position].slot in slots:
+                    used.add(place)
+                if position in body.plan.host_inputs:
+                    on_host.add(place)
+        return tuple(
+            (self.slot(value), Want.HOST if place in on_host else _free_want(value)) if place in used else None
+            for place, value in enumerate(entry.node.implicit)
         )
 
     def _step(self, entry: Translation, mode: _Mode) -> Step:
         node, handler = entry.node, entry.handler
         function = handler.fold if mode is _Mode.FOLD and handler.fold else handler.function
         keywords = {k: v for k, v in node.attributes.items() if k in handler.attributes or handler.any_attribute}
-        keywords |= {name: body for name, body in node.bodies.items() if name in handler.attributes}
         offered = {"n_outputs": node.n_outputs, "node": node, "opset": node.opset}
         keywords |= {name: value for name, value in offered.items() if name in handler.injected}
         results = node.outputs[: node.n_outputs]
         outs = tuple(-1 if value is None else self.slot(value) for value in results)
-        return Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
+        step = Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
+        step.bodies = self.bodies.get(id(entry), {})
+        step.explicit = len(node.inputs)
+        step.traceable = _traceable(entry, step.bodies)
+        return step
 
     def _shared(self) -> dict[int, SharedInitializer]:
         """Interned leaves of the weights that some call takes on the device, by slot; outer values never enter."""
@@ -385,6 +506,14 @@ class _Builder:
             frame.sync([slot])
 
 
+def _traceable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
+    handler, node = entry.handler, entry.node
+    if not handler.pure or handler.host_step or (bodies and not handler.inline):
+        return False
+    lists = any(value is not None and value.is_container for value in (*node.reads, *node.outputs))
+    return not lists and all(body.plan.is_trace for body in bodies.values())
+
+
 class _Mode(Enum):
     CONSTANT = 0
     FOLD = 1
@@ -413,6 +542,14 @@ def _live(graph: Graph, calls: Sequence[Translation]) -> list[Translation]:
             live.append(entry)
             needed |= {id(value) for value in (*entry.node.inputs, *entry.node.implicit) if value is not None}
     return live[::-1]
+
+
+def _free_want(value: Value) -> Want:
+    """The form in which a call takes a value that it does not ask for on the host."""
+    if value.is_container:
+        return Want.EITHER
+    row = dtypes.ELEM_TYPES.get(value.elem_type or 0)
+    return Want.DEVICE if row is not None and row.mlx else Want.HOST  # MLX can't hold it: numpy carries it
 
 
 def _drop_unused(frame: Frame, segments: Sequence[Segment], keep: set[int]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import mlxc_py as mx
+from ort_ep import compiled, memory, partition, plan, streams
 from ort_ep import graph as graphs
-from ort_ep import memory, partition, plan, streams
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Verdict
-from ort_ep.engine import EagerEngine, Engine
+from ort_ep.engine import Engine
 from ort_ep.graph import Graph, Node
 from ort_ep.logger import Logger, Severity
 from ort_ep.options import OptionError, Options
@@ -77,8 +77,14 @@ class Provider:
         self._parent = graph.parent_node or ""  # ORT compiles what a graph gave before it offers the next graph
         if self._error is not None:
             return [[0]] if graph.nodes else []
-        verdicts = Analyzer(graph, self._registry, self._device).verdicts()
-        clusters = partition.clusters(graph, [verdict.claimed for verdict in verdicts])
+        analyzer = Analyzer(graph, self._registry, self._device)
+        if graph.parent is not None and analyzer.verdict(graph.parent).claimed:
+            self.report.offered(graph, [])  # what is fused here could not be claimed with the whole parent any more
+            return []
+        verdicts = analyzer.verdicts()
+        clusters, given_up = partition.settled(graph, [verdict.claimed for verdict in verdicts])
+        for position, reason in given_up.items():
+            verdicts[position] = Verdict(graph.nodes[position], reason=reason)
         if self._options.partition == "cost":
             clusters, verdicts = _without_unpaid(clusters, verdicts)
         declined = [(v.node, v.reason) for v in verdicts if v.reason and FUSED_MARK not in v.node.op_type]
@@ -107,7 +113,7 @@ class Provider:
         try:
             self._weight_bytes += sum(value.constant.nbytes for value in graph.values if value.constant)
             built = self._plan(graph)
-            engine: Engine = EagerEngine(built)
+            engine: Engine = compiled.engine(built, self._options, self._device, self.report.compile, self._warn)
             graph.forget_memory()
         except Exception as error:
             if self._options.on_compute_error == "raise":
@@ -142,6 +148,9 @@ class Provider:
         self.report.failed(message)
         if first:
             self._logger.write(Severity.ERROR, message)
+
+    def _warn(self, message: str) -> None:
+        self._logger.write(Severity.WARNING, message)
 
     def session_ready(self) -> None:
         """ORT (1.27 and newer) has dropped its own copies of the weights."""

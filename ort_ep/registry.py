@@ -55,6 +55,9 @@ class Handler:
     host_result: bool
     host_step: bool
     pure: bool
+    containers: bool
+    host_results: Mapping[str, tuple[int, ...]]
+    inline: bool
     override: bool
     parameters: tuple[str, ...]
     required: int
@@ -106,6 +109,9 @@ class Registry:
         host_result: bool = False,
         host_step: bool = False,
         pure: bool | None = None,
+        containers: bool = False,
+        host_results: Mapping[str, tuple[int, ...]] | None = None,
+        inline: bool = False,
         override: bool = False,
     ) -> Callable[[F], F]:
         """Register the decorated function as the translation of an ONNX operator.
@@ -119,6 +125,9 @@ class Registry:
         host_result: the handler returns numpy whatever it is given (Shape, Size): it reads only shapes.
         host_step: all inputs are numpy and the plan is split here; only where an output's shape depends on data.
         pure: False where the result changes from call to call (default: false for ONNX's random operators).
+        containers: inputs and outputs may be sequences (lists) and optionals (None where empty) beside tensors.
+        host_results: by body attribute, which outputs of the body the handler reads as numpy (Loop's condition).
+        inline: the handler calls a body at most once, so the body may become part of the caller's trace.
         override: replace what is registered. Without it a duplicate is a ValueError.
         """
 
@@ -140,6 +149,9 @@ class Registry:
                     host_result=host_result,
                     host_step=host_step,
                     pure=name not in IMPURE if pure is None else pure,
+                    containers=containers,
+                    host_results=dict(host_results or {}),
+                    inline=inline,
                     override=override,
                     **parts,
                 )

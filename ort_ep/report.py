@@ -76,6 +76,16 @@ class CompileReport:
         return f"{self.traces} traces, {self.evictions} evicted"
 
 
+def _placed(nodes: Iterable[Node], parent: str) -> list[NodeReport]:
+    """The nodes and those in their bodies, all on MLX."""
+    rows = []
+    for node in nodes:
+        rows.append(NodeReport(node.name, node.op_type, node.domain, parent=parent))
+        for body in node.bodies.values():
+            rows += _placed(body.nodes, node.op_type)
+    return rows
+
+
 @dataclass(slots=True)
 class ClaimReport:
     """Filled while the session is made and when runs fail; safe to read from any thread."""
@@ -132,7 +142,7 @@ class ClaimReport:
         """Record a fused subgraph."""
         with self._lock:
             self.clusters.append(cluster)
-            self._mlx += [NodeReport(node.name, node.op_type, node.domain, parent=parent) for node in nodes]
+            self._mlx += _placed(nodes, parent)
 
     def failed(self, message: str) -> None:
         """Record a failure; the same one again, or more than MAX_FAILURES, add nothing."""

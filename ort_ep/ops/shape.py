@@ -15,7 +15,7 @@ from ort_ep.registry import ANY, op
 Tensor = Array | np.ndarray
 
 
-@op("Identity", since=1, dtypes=ANY, fold=True)
+@op("Identity", since=1, dtypes=ANY, fold=True, containers=True)
 def identity(x: Tensor) -> Tensor:
     return x
 

@@ -72,8 +72,13 @@ def test_unknown_types_and_sequences(toy: Registry, model: Parse) -> None:
     untyped = model(f"{HEAD} g (float[N] x) => (float[N] y) {{ z = my.What(x) y = Relu(z) }}")
     assert reasons(untyped, toy)[1] == "input x is of unknown type"
     toy.op("SequenceConstruct", since=11)(lambda *x: x)
-    sequence = model(f"{HEAD} g (float[N] x) => (seq(float[N]) y) {{ y = SequenceConstruct(x, x) }}")
-    assert reasons(sequence, toy) == ["output 0 is of sequence type"]
+    sequence = model(
+        f"{HEAD} g (float[N] x) => (int64 n) {{ y = SequenceConstruct(x, x) n = SequenceLength(y) }}"
+    )
+    toy.op("SequenceLength", since=11, dtypes=ANY, containers=True)(lambda items: len(items))
+    assert reasons(sequence, toy) == ["output 0 is of sequence type", ""]
+    crossing = model(f"{HEAD} g (seq(float[N]) y) => (int64 n) {{ n = SequenceLength(y) }}")
+    assert reasons(crossing, toy) == ["the sequence 'y' comes from or goes to outside the graph"]
 
 
 def test_type_variables_parameters_and_host_inputs_have_their_own_rules() -> None:
@@ -135,10 +140,14 @@ def test_claim_predicates_decline_and_may_be_wrong() -> None:
     ]
 
 
-def test_control_flow_is_left_to_the_cpu_provider_with_its_reason(toy: Registry, model: Parse) -> None:
+def test_control_flow_is_claimed_where_every_node_of_its_bodies_is(toy: Registry, model: Parse) -> None:
     source = model(
         f"""{HEAD} g (bool c, float[2] x) => (float[2] y) {{
         y = If (c) <then_branch = t () => (float[2] a) {{ a = Relu(x) }},
                     else_branch = e () => (float[2] b) {{ b = Exp(x) }}> }}"""
     )
-    assert "control flow stays on the CPU provider" in reasons(source, toy)[0]
+    assert reasons(source, toy) == ["no handler and no function body that can be translated"]
+    toy.op("If", since=1, host=("cond",), inline=True)(lambda cond, *, then_branch, else_branch: then_branch())
+    assert reasons(source, toy) == [""]
+    source.graph.node[0].attribute[1].g.node[0].op_type = "Asinh"
+    assert reasons(source, toy)[0].startswith("else_branch: Asinh: ")
