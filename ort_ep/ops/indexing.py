@@ -100,6 +100,8 @@ def scatter_rows(rows: Array, positions: Array, values: Array, reduction: str) -
 @op("OneHot", since=9, host=("depth",), dtypes={"indices": NUMERIC, "values": ANY})
 def one_hot(indices: Array, depth: np.ndarray, values: Array, *, axis: int = -1) -> Array:
     classes = int(depth.item())
+    if classes < 0:
+        raise ValueError(f"OneHot of depth {classes}")
     indices = indices.astype(mx.int64)
     hot = mx.expand_dims(mx.where(indices < 0, indices + classes, indices), axis)
     axis = axis_of(axis, hot.ndim)
@@ -131,6 +133,8 @@ def pad(
 ) -> Array:
     chosen = range(data.ndim) if axes is None else axes_of(axes, data.ndim)
     before, after = pads.reshape(2, -1).tolist()
+    if any(sum(ends) < 0 for ends in zip(before, after, (data.shape[axis] for axis in chosen), strict=True)):
+        raise ValueError(f"Pad by {pads.tolist()} cuts more than there is of {tuple(data.shape)}")
     if mode == "constant":
         return pad_constant(data, chosen, before, after, constant_value)
     for axis, first, last in zip(chosen, before, after, strict=True):

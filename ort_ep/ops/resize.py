@@ -84,10 +84,10 @@ def resample(x: Array, axis: int, index: np.ndarray, weight: np.ndarray) -> Arra
     """The weighted sum of the taps, along one axis."""
     if weight.shape[1] == 1:
         return mx.take(x, mx.array(index[:, 0]), axis)
+    used = [tap for tap in range(weight.shape[1]) if weight[:, tap].any()] or [0]
     parts = [
         mx.take(x, mx.array(index[:, tap]), axis) * mx.array(along(weight[:, tap], axis, x.ndim)).astype(x.dtype)
-        for tap in range(weight.shape[1])
-        if weight[:, tap].any()
+        for tap in used
     ]
     return reduce(mx.add, parts)
 
@@ -159,7 +159,7 @@ def resize(
     chosen = list(range(x.ndim)) if axes is None else axes_of(axes, x.ndim)
     lengths = np.array([x.shape[axis] for axis in chosen])
     if sizes is not None and sizes.size:
-        scales = sizes / lengths
+        scales = sizes / np.maximum(lengths, 1)
         if keep_aspect_ratio_policy != "stretch":
             scales = np.full(len(chosen), scales.min() if keep_aspect_ratio_policy == "not_larger" else scales.max())
             sizes = np.floor(scales * lengths + 0.5)
@@ -168,5 +168,7 @@ def resize(
         sizes = np.floor(lengths.astype(np.float32) * scales)
     else:
         raise ValueError("Resize needs scales or sizes")
+    if (sizes < 0).any() or ((lengths == 0) & (sizes > 0)).any():
+        raise ValueError(f"Resize of {lengths.tolist()} to {sizes.astype(int).tolist()}")
     ends = np.repeat([0.0, 1.0], len(chosen)) if roi is None or not roi.size else roi
     return resample_all(x, chosen, sizes.astype(int).tolist(), scales.tolist(), ends, how)

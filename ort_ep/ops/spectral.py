@@ -66,6 +66,8 @@ def stft(
         length = window.shape[0]
     else:
         raise ValueError("STFT needs a window or a frame length")
+    if length > signal.shape[1]:
+        raise ValueError(f"STFT with frames of {length} of a signal of {signal.shape[1]}")
     step = int(frame_step.item())
     starts = np.arange(0, signal.shape[1] - length + 1, step)
     positions = mx.array(starts[:, None] + np.arange(length))

@@ -148,3 +148,9 @@ def test_older_forms(check: Check, draw: Draw, mode: str) -> None:
 
 def test_older_downsampling(check: Check, draw: Draw) -> None:
     check("Resize", draw(np.float32, 1, 1, 5, 6), np.array([1, 1, 0.6, 0.5], np.float32), opset=10)
+
+
+def test_of_nothing(check: Check) -> None:
+    x = np.zeros((0, 2, 3, 4), np.float32)
+    for mode in ("nearest", "linear"):
+        check("Resize", x, None, None, sizes(0, 2, 6, 8), expect=np.zeros((0, 2, 6, 8), np.float32), mode=mode)
