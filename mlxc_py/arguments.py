@@ -71,6 +71,8 @@ def shape_of(shape: Ints) -> tuple[int, ...]:
     sizes = tuple(map(index, several_ints(shape)))
     if sizes and min(sizes) < 0:
         raise ValueError(f"negative dimensions are not allowed: {sizes}")
+    if any(size >= 1 << 31 for size in sizes):
+        raise OverflowError(f"MLX takes 32-bit dimensions; {max(sizes)} is out of range")
     return sizes
 
 
