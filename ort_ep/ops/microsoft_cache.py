@@ -1,0 +1,201 @@
+"""Attention over a cache of keys and values that each batch entry fills to its own length."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops.attention import (
+    BIASED,
+    WEIGHTS,
+    at,
+    attend,
+    behind,
+    excluding,
+    first_keys,
+    merge_heads,
+    rotated,
+    split_heads,
+)
+from ort_ep.ops.contrib import MICROSOFT
+from ort_ep.ops.microsoft_attention import INT32, only_plain, written
+from ort_ep.ops.precision import widen
+from ort_ep.registry import SINGLES, op
+
+
+@op(
+    "GroupQueryAttention",
+    domain=MICROSOFT,
+    host=("total_sequence_length",),
+    dtypes={"query": SINGLES, "past_key": SINGLES, "past_value": SINGLES, "seqlens_k": INT32},
+    claim=only_plain(
+        {12: "k_scale", 13: "v_scale"}, {"k_quant_type": "NONE", "v_quant_type": "NONE", "sliding_window_cache": 0}
+    ),
+)
+def group_query_attention(
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    seqlens_k: Array | None = None,
+    total_sequence_length: np.ndarray | None = None,
+    cos_cache: Array | None = None,
+    sin_cache: Array | None = None,
+    position_ids: Array | None = None,
+    attention_bias: Array | None = None,
+    head_sink: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    q_norm_weight: Array | None = None,
+    k_norm_weight: Array | None = None,
+    query_seqlens: Array | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_norm_epsilon: float | None = None,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    q_norm_epsilon: float | None = None,
+    qk_norm_epsilon: float = 1e-6,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = 0,
+    softcap: float = 0.0,
+    v_quant_type: str = "NONE",
+    n_outputs: int,
+) -> tuple[Array | None, ...]:
+    if seqlens_k is None or total_sequence_length is None:
+        raise ValueError("GroupQueryAttention needs seqlens_k and total_sequence_length")
+    total = int(total_sequence_length.item())
+    q, k, v = grouped_heads(query, key, value, num_heads, kv_num_heads)
+    length = q.shape[2]
+    lengths = seqlens_k.reshape([-1]) + 1
+    fresh = mx.minimum(lengths, length) if query_seqlens is None else query_seqlens
+    # where the chunk begins: one batch entry without padding ends at the total length
+    starts = total - length if q.shape[0] == 1 and query_seqlens is None else lengths - fresh
+    if q_norm_weight is not None and k_norm_weight is not None:
+        q = head_norm(q, q_norm_weight, qk_norm_epsilon if q_norm_epsilon is None else q_norm_epsilon)
+        k = head_norm(k, k_norm_weight, qk_norm_epsilon if k_norm_epsilon is None else k_norm_epsilon)
+    if do_rotary and cos_cache is not None and sin_cache is not None:
+        positions = positions_from(starts, length) if position_ids is None else position_ids
+        q, k = (turned(x, positions, cos_cache, sin_cache, rotary_interleaved) for x in (q, k))
+    k, v = cached(past_key, k, starts, fresh, total), cached(past_value, v, starts, fresh, total)
+    distance = behind(length, total, starts)
+    keeps = [distance >= 0] if causal else [first_keys(lengths, total)]
+    keeps += [distance < local_window_size] if local_window_size > 0 else []
+    bias = None if attention_bias is None else attention_bias[..., :total]
+    sinks = mx.zeros([num_heads], q.dtype) if head_sink is None and smooth_softmax == 1 else head_sink
+    stage = {1: BIASED, 2: WEIGHTS}.get(qk_output)
+    y, scores = attend(q, k[:, :, :total], v[:, :, :total], scale, excluding(keeps, bias), softcap, sinks, stage)
+    return (merge_heads(y), k, v, scores)[:n_outputs]
+
+
+def grouped_heads(
+    query: Array, key: Array | None, value: Array | None, heads: int, kv_heads: int
+) -> tuple[Array, Array, Array]:
+    """q [B, H, L, D], k and v [B, Hkv, L, D] of separate tensors or of all three side by side."""
+    if key is None or value is None:
+        depth = query.shape[-1] // (heads + 2 * kv_heads)
+        query, key, value = mx.split(query, [heads * depth, (heads + kv_heads) * depth], -1)
+    return split_heads(query, heads), split_heads(key, kv_heads), split_heads(value, kv_heads)
+
+
+def head_norm(x: Array, weight: Array, epsilon: float) -> Array:
+    wide = widen(x)
+    scaled = wide * mx.rsqrt(mx.mean(mx.square(wide), -1, keepdims=True) + epsilon)
+    return (scaled * widen(weight)).astype(x.dtype)
+
+
+def positions_from(starts: int | Array, length: int) -> Array:
+    """[1 or B, length]: counted from each start."""
+    return (
+        mx.arange(length)
+        + (starts if isinstance(starts, int) else starts.reshape([-1, 1]))
+        + mx.zeros([1, 1], mx.int32)
+    )
+
+
+def turned(x: Array, positions: Array, cos: Array, sin: Array, interleaved: int) -> Array:
+    cos, sin = at(positions, widen(cos), widen(sin))
+    return rotated(widen(x), cos, sin, interleaved).astype(x.dtype)
+
+
+def cached(past: Array | None, new: Array, starts: int | Array, fresh: Array, total: int) -> Array:
+    """[B, Hkv, C, D]: the past with the new rows from each start on, as many as are fresh."""
+    if past is None:
+        past = new[:, :, :0]
+    if isinstance(starts, int):
+        return written(past, new, starts)
+    length = max(past.shape[2], total)
+    past = mx.pad(past, [(0, 0), (0, 0), (0, length - past.shape[2]), (0, 0)])
+    row = mx.arange(length)[:, None] - starts.reshape([-1, 1, 1, 1])
+    rows = mx.broadcast_to(mx.clip(row, 0, new.shape[2] - 1), past.shape)
+    is_new = mx.logical_and(row >= 0, row < fresh.reshape([-1, 1, 1, 1]))
+    return mx.where(is_new, mx.take_along_axis(new, rows, 2), past)
+
+
+@op(
+    "SparseAttention",
+    domain=MICROSOFT,
+    host=("block_row_indices", "block_col_indices", "total_sequence_length"),
+    dtypes={"query": SINGLES, "key_total_sequence_lengths": INT32},
+)
+def sparse_attention(
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    block_row_indices: np.ndarray | None = None,
+    block_col_indices: np.ndarray | None = None,
+    total_sequence_length: np.ndarray | None = None,
+    key_total_sequence_lengths: Array | None = None,
+    cos_cache: Array | None = None,
+    sin_cache: Array | None = None,
+    *,
+    do_rotary: int = 0,
+    kv_num_heads: int,
+    num_heads: int,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sparse_block_size: int,
+) -> tuple[Array, Array, Array]:
+    if block_row_indices is None or block_col_indices is None or total_sequence_length is None:
+        raise ValueError("SparseAttention needs its block mask and total_sequence_length")
+    if key_total_sequence_lengths is None:
+        raise ValueError("SparseAttention needs key_total_sequence_lengths")
+    total = int(total_sequence_length.item())
+    q, k, v = grouped_heads(query, key, value, num_heads, kv_num_heads)
+    length, lengths = q.shape[2], key_total_sequence_lengths
+    fresh = mx.minimum(lengths, length)
+    starts = lengths - fresh
+    positions = positions_from(starts, length)
+    if do_rotary and cos_cache is not None and sin_cache is not None:
+        q, k = (turned(x, positions, cos_cache, sin_cache, rotary_interleaved) for x in (q, k))
+    k, v = cached(past_key, k, starts, fresh, total), cached(past_value, v, starts, fresh, total)
+    blocks = block_mask(block_row_indices, block_col_indices)
+    columns = np.repeat(blocks, sparse_block_size, 2)[:, :, :total]
+    rows = mx.clip(positions // sparse_block_size, 0, blocks.shape[1] - 1)
+    layouts = mx.take(mx.array(columns), rows, 1).swapaxes(0, 1)
+    sparse = mx.tile(layouts, [1, num_heads // blocks.shape[0], 1, 1])
+    bias = excluding([sparse, behind(length, total, starts) >= 0])
+    return merge_heads(attend(q, k[:, :, :total], v[:, :, :total], scale, bias)[0]), k, v
+
+
+def block_mask(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """[layouts, blocks, blocks]: compressed rows made dense."""
+    blocks = rows.shape[1] - 1
+    mask = np.zeros([len(rows), blocks, blocks], bool)
+    for layout, ends in enumerate(rows):
+        for row, (start, end) in enumerate(pairwise(ends)):
+            mask[layout, row, columns[layout, start:end]] = True
+    return mask
