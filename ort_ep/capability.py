@@ -89,12 +89,16 @@ class Analyzer:
 
     def _translate_all(self, nodes: Sequence[Node], place: str, depth: int) -> list[Translation] | str:
         calls: list[Translation] = []
+        refused = ""
         for node in nodes:
             answer = self._translate(node, depth)
-            if isinstance(answer, str):
-                return f"{place}: {node.op_type}: {answer}"
-            calls += answer
-        return calls
+            if not isinstance(answer, str):
+                calls += answer
+            elif not refused or not node.is_fused:  # what is fused by now was not the reason
+                refused = f"{place}: {node.op_type}: {answer}"
+                if not node.is_fused:
+                    break
+        return refused or calls
 
     def _missing(self, node: Node) -> str:
         versions = self.registry.versions(node.domain, node.op_type)

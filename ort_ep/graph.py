@@ -121,6 +121,11 @@ class Node:
         return tuple(self.captured.values())
 
     @property
+    def is_fused(self) -> bool:
+        """Whether a provider has made it out of others: ORT names the op type after the provider, whoever it is."""
+        return "ExecutionProvider_" in self.op_type
+
+    @property
     def reads(self) -> Iterator[Value]:
         """Every value that the node depends on."""
         return (value for value in (*self.inputs, *self.captured.values()) if value is not None)
@@ -233,11 +238,15 @@ def _parent(data: Mapping[str, Any], opsets: Mapping[str, int]) -> Node:
     return _node(0, data["nodes"][0], [_value(index, row) for index, row in enumerate(data["values"])], opsets)
 
 
+# ORT's ONNXType, by its numbers
+_KINDS: Mapping[Any, str] = {2: "sequence", 3: "map", 4: "opaque", 5: "sparse_tensor", 6: "optional"}
+
+
 def _value(index: int, row: Sequence[Any]) -> Value:
     name, kind, flags, *rest = row
     value = Value(index, name, flags=Flags(flags))
     if isinstance(kind, dict):
-        value.kind = str(kind["kind"])
+        value.kind = _KINDS.get(kind["kind"], str(kind["kind"]))
     elif kind is not None:
         value.kind, value.elem_type = "tensor", kind[0] or None
         value.shape = None if kind[1] is None else tuple(kind[1])

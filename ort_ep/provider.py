@@ -19,8 +19,6 @@ from ort_ep.report import ClaimReport, ClusterReport
 from ort_ep.runtime import Compute
 from ort_ep.streams import PooledStream
 
-# ORT names a fused node's op type after the provider that made it; such a node is done, whoever did it.
-FUSED_MARK = "ExecutionProvider_"
 KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")
 
 
@@ -78,8 +76,8 @@ class Provider:
         if self._error is not None:
             return [[0]] if graph.nodes else []
         analyzer = Analyzer(graph, self._registry, self._device)
-        if graph.parent is not None and analyzer.verdict(graph.parent).claimed:
-            self.report.offered(graph, [])  # what is fused here could not be claimed with the whole parent any more
+        if graph.parent is not None and _belongs_to_parent(graph.parent, analyzer):
+            self.report.offered(graph, [])
             return []
         verdicts = analyzer.verdicts()
         clusters, given_up = partition.settled(graph, [verdict.claimed for verdict in verdicts])
@@ -87,7 +85,7 @@ class Provider:
             verdicts[position] = Verdict(graph.nodes[position], reason=reason)
         if self._options.partition == "cost":
             clusters, verdicts = _without_unpaid(clusters, verdicts)
-        declined = [(v.node, v.reason) for v in verdicts if v.reason and FUSED_MARK not in v.node.op_type]
+        declined = [(v.node, v.reason) for v in verdicts if v.reason and not v.node.is_fused]
         self.report.offered(graph, declined)
         final = [(node, reason) for node, reason in declined if not _is_model_function(node)]
         if final and self._options.strict and not graph.parent_node:
@@ -204,6 +202,14 @@ def _without_unpaid(clusters: list[list[int]], verdicts: list[Verdict]) -> tuple
             for position in cluster:
                 verdicts[position] = Verdict(verdicts[position].node, reason=reason)
     return kept, verdicts
+
+
+def _belongs_to_parent(parent: Node, analyzer: Analyzer) -> bool:
+    """Whether nothing of a body may be claimed by itself: fused nodes would take the whole parent away from us.
+
+    ORT replaces a SequenceMap that nobody claims by its function and offers that; it can't do so around fused nodes.
+    """
+    return parent.op_type == "SequenceMap" or analyzer.verdict(parent).claimed
 
 
 def _is_model_function(node: Node) -> bool:

@@ -16,7 +16,7 @@ from onnx import ModelProto
 import mlxc_py as mx
 from ort_ep import capability, dtypes, engine, plan, proto, runtime, streams
 from ort_ep.graph import Flags, Graph, Value
-from ort_ep.registry import ANY, NUMERIC, Registry
+from ort_ep.registry import ANY, NUMERIC, REGISTRY, Registry
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -78,6 +78,13 @@ def toy_registry() -> Registry:
         return np.array(np.nonzero(x), np.int64)
 
     return registry
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Take a built-in operator away, so that its nodes stay on CPU."""
+    REGISTRY.load()
+    return lambda name: monkeypatch.delitem(REGISTRY._ops, ("", name))
 
 
 @pytest.fixture

@@ -230,13 +230,6 @@ def test_failing_run_is_an_error_where_that_is_asked_for() -> None:
     assert "MLXExecutionProvider" in mine.get_providers()
 
 
-@pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Take a built-in operator away, so that its nodes stay on CPU."""
-    REGISTRY.load()
-    return lambda name: monkeypatch.delitem(REGISTRY._ops, ("", name))
-
-
 def by_name(source: str, **options: object) -> Any:
     ort_ep.register()
     texts = {name: str(value) for name, value in options.items()}
