@@ -1,4 +1,4 @@
-"""Dropout at inference: the identity. Training draws random numbers and stays on the CPU provider."""
+"""Dropout: the identity at inference; in training it drops elements and scales the rest."""
 
 from __future__ import annotations
 
@@ -6,28 +6,21 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
-from ort_ep.graph import Node
+from ort_ep.ops.random import new_key
 from ort_ep.registry import FLOATS, op
 
 
-def inference_only(node: Node) -> str | None:
-    if node.input(2) is None:
-        return None
-    training = node.constant(2)
-    return None if training is not None and not training.any() else "training_mode may be true"
-
-
-@op("Dropout", since=7, dtypes=FLOATS, pure=True)
+@op("Dropout", since=7, dtypes=FLOATS)
 def dropout_7(x: Array, *, ratio: float = 0.5, n_outputs: int) -> tuple[Array, ...]:
     return (x, mx.ones_like(x))[:n_outputs]
 
 
-@op("Dropout", since=10, dtypes=FLOATS, pure=True)
+@op("Dropout", since=10, dtypes=FLOATS)
 def dropout_10(x: Array, *, ratio: float = 0.5, n_outputs: int) -> tuple[Array, ...]:
     return (x, mx.ones(x.shape, mx.bool_))[:n_outputs]
 
 
-@op("Dropout", since=12, host=("ratio", "training_mode"), dtypes={"data": FLOATS}, claim=inference_only, pure=True)
+@op("Dropout", since=12, host=("ratio", "training_mode"), dtypes={"data": FLOATS})
 def dropout(
     x: Array,
     ratio: np.ndarray | None = None,
@@ -36,4 +29,8 @@ def dropout(
     seed: int | None = None,
     n_outputs: int,
 ) -> tuple[Array, ...]:
-    return dropout_10(x, n_outputs=n_outputs)
+    dropped = 0.5 if ratio is None else float(ratio.item())
+    if training_mode is None or not training_mode.item() or dropped == 0:
+        return dropout_10(x, n_outputs=n_outputs)
+    mask = mx.random.uniform(0, 1, x.shape, key=new_key(seed)) >= dropped
+    return (mx.where(mask, x / (1 - dropped), mx.zeros_like(x)), mask)[:n_outputs]

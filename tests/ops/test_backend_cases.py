@@ -16,8 +16,13 @@ from ort_ep.capability import Analyzer
 
 # A case that fails, and why it may.
 EXPECTED_FAILURES: dict[str, str] = {}
+# Their expected values come from numpy's generator: only dtype and shape can be compared.
+RANDOM = {
+    *(f"test_bernoulli{form}{body}" for form in ("", "_double", "_seed") for body in ("", "_expanded")),
+    *(f"test_training_dropout{form}" for form in ("", "_default", "_default_mask", "_mask")),
+}
 # Fewer claimed cases than this are a regression of the claims.
-CLAIMED = 1640
+CLAIMED = 1650
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +49,12 @@ def failure(case: Any, plan_of: Callable[..., Any], same: Callable[..., None]) -
         for inputs, outputs in case.data_sets:
             actual = plan_of(case.model, dict(zip(names, map(array, inputs), strict=True)))
             for mine, theirs in zip(actual, map(array, outputs), strict=True):
+                if case.name in RANDOM:
+                    same(np.zeros_like(mine), np.zeros_like(theirs))
+                    continue
                 wide = theirs.dtype.itemsize > 2
-                same(
-                    mine,
-                    theirs,
-                    rtol=max(case.rtol, 1e-3) if wide else 1e-2,
-                    atol=max(case.atol, 1e-5) if wide else 1e-2,
-                )
+                tolerance = (1e-3, 1e-5) if wide else (1e-2, 1e-2)
+                same(mine, theirs, rtol=max(case.rtol, tolerance[0]), atol=max(case.atol, tolerance[1]))
     except Exception as error:
         return f"{case.name}: {type(error).__name__}: {error}"[:600]
     return ""
@@ -58,6 +62,6 @@ def failure(case: Any, plan_of: Callable[..., Any], same: Callable[..., None]) -
 
 def test_node_cases(cases: list[Any], plan_of: Callable[..., Any], same: Callable[..., None]) -> None:
     chosen = [case for case in cases if claimed(case.model)]
-    assert len(chosen) >= CLAIMED
+    assert len(chosen) >= CLAIMED, len(chosen)
     failures = {case.name: text for case in chosen if (text := failure(case, plan_of, same))}
     assert failures.keys() == EXPECTED_FAILURES.keys(), "\n".join(failures.values())
