@@ -76,7 +76,9 @@ class _Mine(threading.local):
 
 _ids = itertools.count(1 << 32)
 _mine = _Mine()
-_caches: list[_Cache] = []  # by thread would be wrong: thread idents are used again
+# By native thread: a thread that Python did not start is new to `_mine` at each callback, and an identifier is used
+# again only when its thread, and that thread's cache, are gone.
+_caches: dict[int, _Cache] = {}
 
 
 def _remember_cache() -> _Cache:
@@ -86,7 +88,7 @@ def _remember_cache() -> _Cache:
         if c.mlx_detail_compile_cache(here.out):
             raise here.failure("compile")
         _mine.cache = _Cache.adopt(here.take_raw())
-        _caches.append(_mine.cache)
+        _caches[threading.get_native_id()] = _mine.cache
     return _mine.cache
 
 
@@ -99,7 +101,7 @@ def _erase(fun_id: int) -> None:
     if not _reaches_caches():
         c.mlx_detail_compile_erase__06(fun_id)
         return
-    for cache in tuple(_caches):
+    for cache in tuple(_caches.values()):
         c.mlx_detail_compile_erase(cache.live, fun_id)
 
 
