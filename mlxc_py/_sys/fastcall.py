@@ -87,6 +87,11 @@ class Caller:
         signature = _signature(name)
         if signature is None:
             raise load.SymbolError(f"mlx-c has no function {name}")
+        return self.bind_signature(signature)
+
+    def bind_signature(self, signature: abi.Signature) -> Callable[..., Any]:
+        """The callable for a function that mlx-c need not have: libmlxc exports some of its own."""
+        name = signature.name
         if why := abi.unavailable(signature, load.library()):
             raise load.SymbolError(why)
         letters = letters_of(signature)

@@ -45,6 +45,35 @@ MLXC_API int mlxc_py_tape_count(size_t* res, mlxc_py_tape tape, const char* prim
 
 MLXC_API int mlxc_py_tape_free(mlxc_py_tape tape);
 
+/* Vectorised functions of one array on a stream of the CPU, where MLX's own are 10 to 40 times slower than numpy's:
+ * float32, float16, bfloat16 (computed in float32). No gradients, no vmap, no export. */
+typedef enum mlxc_py_unary_ {
+  MLXC_PY_EXP,
+  MLXC_PY_LOG,
+  MLXC_PY_SIN,
+  MLXC_PY_COS,
+  MLXC_PY_TANH,
+  MLXC_PY_ERF,
+  MLXC_PY_SIGMOID,
+  MLXC_PY_SILU, /* x * sigmoid(p * x) */
+  MLXC_PY_GELU, /* x * (1 + erf(x / sqrt(2))) / 2 */
+  MLXC_PY_SOFTPLUS, /* log(1 + exp(x)) */
+  MLXC_PY_HARD_SIGMOID, /* clip(p * x + q, 0, 1) */
+  MLXC_PY_HARD_SWISH, /* x * clip(p * x + q, 0, 1) */
+  MLXC_PY_LEAKY_RELU, /* x < 0 ? p * x : x */
+  MLXC_PY_CLIP, /* min(max(x, p), q) */
+} mlxc_py_unary;
+MLXC_API int mlxc_py_cpu_unary(mlx_array* res, mlx_array a, int kind, float p, float q, mlx_stream s);
+
+/* Softmax over the last axis, summed in float32 or better; the same types and limits. */
+MLXC_API int mlxc_py_cpu_softmax(mlx_array* res, mlx_array a, mlx_stream s);
+
+/* The instruction set that these use here: "avx512", "avx2", or "baseline" (SSE2, NEON). A static string. */
+MLXC_API const char* mlxc_py_cpu_isa(void);
+
+/* Use another one that the processor has, to test or to measure it. */
+MLXC_API int mlxc_py_cpu_use_isa(const char* name);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,54 @@
+// Vectorised loops for the CPU, compiled once per instruction set; the processor's best is chosen when first used.
+// Nothing here knows MLX, and no standard header is included: an inline function of the standard library compiled for
+// AVX-512 could be the one the linker keeps for everyone.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace mlxc::kernels {
+
+enum Type { float32, float16, bfloat16, n_types };
+
+// Element by element: out may be in. p and q are the parameters of the last ones.
+enum Unary {
+  exp,
+  log,
+  sin,
+  cos,
+  tanh,
+  erf,
+  sigmoid,
+  silu,         // x * sigmoid(p * x)
+  gelu,         // x * (1 + erf(x / sqrt(2))) / 2
+  softplus,     // log(1 + exp(x))
+  hard_sigmoid, // clip(p * x + q, 0, 1)
+  hard_swish,   // x * clip(p * x + q, 0, 1)
+  leaky_relu,   // x < 0 ? p * x : x
+  clip,         // min(max(x, p), q)
+  n_unary
+};
+
+using Map = void (*)(const void* in, void* out, size_t n, float p, float q);
+
+// Rows of `length` elements, dense; out may be in.
+using Rows = void (*)(const void* in, void* out, size_t rows, size_t length);
+
+struct Table {
+  const char* name;
+  Map unary[n_unary][n_types];
+  Rows softmax[n_types];
+};
+
+extern const Table baseline;
+extern const Table avx2;
+extern const Table avx512;
+
+// The tables that this processor runs, the best first; ends with a null pointer.
+const Table* const* usable();
+
+// The one in use: the best, unless `use` chose another.
+const Table& chosen();
+void use(const Table& table);
+
+} // namespace mlxc::kernels
