@@ -61,11 +61,14 @@ def mlx_session(path: Path, options: dict[str, str], *, strict: bool = False, de
     """A session of the model at `path` on MLXExecutionProvider, with everything it declines on CPU."""
     onnxruntime = import_onnxruntime()
     import ort_ep
+    from mlxc_py._sys import load
 
     onnxruntime.set_default_logger_severity(CHATTY if debug else QUIET)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = CHATTY if debug else QUIET
     with progress("Loading the model on MLX"), failing_as("MLXExecutionProvider can't load the model"):
+        # registration would wrap its words
+        load.library()
         # a failure shall be seen here, not be hidden by a rerun on CPU
         chosen = {"on_compute_error": "raise", **options}
         return interruptible(lambda: ort_ep.InferenceSession(str(path), settings, strict=strict, **chosen))
@@ -102,18 +105,25 @@ def failing_as(what: str, advice: str = "") -> Iterator[None]:
     except CommandError:
         raise
     except Exception as error:
-        # ours already say what was wrong and what to do
-        told = type(error).__module__.partition(".")[0] in ("ort_ep", "mlxc_py")
-        raise CommandError(sentence(error) if told else f"{what}: {sentence(error)}", advice) from error
+        raise CommandError(sentence(error) if _is_ours(error) else f"{what}: {sentence(error)}", advice) from error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Our own exceptions already say what was wrong and what to do."""
+    return type(error).__module__.partition(".")[0] in ("ort_ep", "mlxc_py")
 
 
 _ORT_WRAPPING = re.compile(
-    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Non-zero status code returned while running .*? Status Message: "
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : "
+    r"|Non-zero status code returned while running .*? Status Message: "
+    r"|MLXExecutionProvider: "
 )
 
 
 def sentence(error: BaseException) -> str:
-    """The error's text on one line, without what ONNX Runtime wraps around it."""
+    """The error's text; on one line and without what ONNX Runtime wraps around it, where it is not ours."""
+    if _is_ours(error):
+        return str(error)
     text = _ORT_WRAPPING.sub("", one_line(str(error)))
     return text or type(error).__name__
 
