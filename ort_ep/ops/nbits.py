@@ -1,0 +1,192 @@
+"""Weights of 2 to 8 bits in blocks that share a scale: products with them, and rows taken from them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.graph import Node
+from ort_ep.ops.axes import axis_of
+from ort_ep.ops.contrib import MICROSOFT
+from ort_ep.ops.indexing import in_range
+from ort_ep.ops.precision import accumulated, widen
+from ort_ep.registry import INDEX, SINGLES, op
+
+UINT8 = frozenset({"uint8"})
+PACKED = UINT8 | {"int4", "uint4"}
+SPARE_ROWS = 6  # up to so many, reading packed weights beats unpacking them on the CPU [M 93]
+GROUPS = (32, 64, 128)  # block sizes that MLX's quantised products know
+
+
+def unpacked(x: Array, bits: int) -> Array:
+    """uint8 [..., bytes] -> uint8 [..., 8 * bytes // bits], the lowest bits first."""
+    if bits == 8:
+        return x
+    if 8 % bits == 0:
+        shifts = mx.array(np.arange(0, 8, bits, dtype=np.uint8))
+        parts = mx.bitwise_and(mx.right_shift(x[..., None], shifts), mx.array(2**bits - 1, mx.uint8))
+        return parts.reshape([*x.shape[:-1], x.shape[-1] * 8 // bits])
+    count = x.shape[-1] * 8 // bits
+    values = unpacked(x, 1)[..., : count * bits].reshape([*x.shape[:-1], count, bits])
+    weights = mx.array((1 << np.arange(bits)).astype(np.uint8))
+    return mx.sum(values * weights, -1).astype(mx.uint8)
+
+
+def zero_levels(zero_points: Array | None, scales: Array, bits: int) -> Array:
+    """float32 in the shape of the scales, whose last axis may be packed in the zero points."""
+    if zero_points is None:
+        return mx.full(scales.shape, 2 ** (bits - 1), mx.float32)
+    rows = zero_points.reshape([*scales.shape[:-1], -1])
+    levels = unpacked(rows, bits) if rows.dtype == mx.uint8 else rows
+    return levels[..., : scales.shape[-1]].astype(mx.float32)
+
+
+def unprepared(node: Node) -> str | None:
+    return "the weights are prepacked for another device" if node.attributes.get("weight_prepacked", 0) else None
+
+
+@op(
+    "MatMulNBits",
+    domain=MICROSOFT,
+    dtypes={"a": SINGLES, "b": UINT8, "scales": SINGLES, "zero_points": SINGLES | UINT8},
+    claim=unprepared,
+)
+def matmul_nbits(
+    a: Array,
+    b: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    g_idx: Array | None = None,
+    bias: Array | None = None,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> Array:
+    if not (b.size and a.size):
+        product = mx.zeros([*a.shape[:-1], N], a.dtype)
+        return product if bias is None else product + bias
+    blocks = -(-K // block_size)
+    gains = widen(scales).reshape([N, blocks])
+    zeros = zero_levels(zero_points, gains, bits)
+    if g_idx is not None:
+        levels = unpacked(b, bits).reshape([N, -1])[:, :K].astype(mx.float32)
+        weights = (levels - mx.take(zeros, g_idx, 1)) * mx.take(gains, g_idx, 1)
+        product = mx.matmul(accumulated(a), weights.T)
+    else:
+        product = block_product(a, b, gains, zeros, bits, block_size)
+    return (product if bias is None else product + widen(bias)).astype(a.dtype)
+
+
+def block_product(a: Array, b: Array, gains: Array, zeros: Array, bits: int, block: int) -> Array:
+    """a @ w.T in float32, w the weights in blocks along a's last axis (the last block may be longer than it)."""
+    rows, blocks = gains.shape
+    missing = blocks * block - a.shape[-1]
+    if missing:
+        a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
+    group = next((size for size in GROUPS[::-1] if block % size == 0), None)
+    if group is None or bits == 7 or b.shape[-1] * b.shape[-2] % 4:
+        levels = unpacked(b.reshape([rows, blocks, -1]), bits).astype(mx.float32)
+        weights = ((levels - zeros[..., None]) * gains[..., None]).reshape([rows, blocks * block])
+        return mx.matmul(accumulated(a), weights.T)
+    words = mx.view(b.reshape([rows, -1]), mx.uint32)
+    gains, zeros = (mx.repeat(x, block // group, 1) if block > group else x for x in (gains, zeros))
+    offsets = -zeros * gains
+    few = math.prod(a.shape[:-1]) <= SPARE_ROWS or mx.default_device().type != mx.cpu
+    if few:
+        return mx.quantized_matmul(widen(a), words, gains, offsets, True, group, bits)
+    return mx.matmul(accumulated(a), mx.dequantize(words, gains, offsets, group, bits).T)
+
+
+@op(
+    "GatherBlockQuantized",
+    domain=MICROSOFT,
+    dtypes={"data": PACKED, "indices": INDEX, "scales": SINGLES, "zero_points": PACKED},
+)
+def gather_block_quantized(
+    data: Array | np.ndarray,
+    indices: Array,
+    scales: Array,
+    zero_points: Array | np.ndarray | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+) -> Array:
+    axis, quantized = axis_of(gather_axis, data.ndim), axis_of(quantize_axis, data.ndim)
+    length = data.shape[axis]
+    rows = in_range(indices, length)
+    if isinstance(data, np.ndarray):
+        # 4-bit types, which MLX does not have
+        levels = mx.take(mx.array(data.astype(np.int8)), rows, axis)
+        zeros = None if not isinstance(zero_points, np.ndarray) else mx.array(zero_points.astype(np.int8))
+    else:
+        levels = unpacked(mx.take(data, rows, axis), bits)
+        zeros = zero_levels(zero_points if isinstance(zero_points, Array) else None, scales, bits)
+    quantized += indices.ndim - 1 if quantized > axis else 0
+    gains = blocks_of(mx.take(widen(scales), rows, axis), block_size, quantized, levels.shape)
+    shifted = levels.astype(mx.float32)
+    if zeros is not None:
+        shifted = shifted - blocks_of(
+            mx.take(zeros.astype(mx.float32), rows, axis), block_size, quantized, levels.shape
+        )
+    known = mx.logical_and(indices >= -length, indices < length)
+    known = known.reshape([1] * axis + list(indices.shape) + [1] * (levels.ndim - axis - indices.ndim))
+    return mx.where(known, shifted * gains, mx.zeros_like(shifted)).astype(scales.dtype)
+
+
+def blocks_of(values: Array, block: int, axis: int, shape: tuple[int, ...]) -> Array:
+    """One value for each block along an axis, repeated to the whole shape."""
+    return mx.repeat(values, block, axis)[(slice(None),) * axis + (slice(0, shape[axis]),)]
+
+
+FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4])
+# the quantiles of a normal distribution that QLoRA's NF4 names
+NF4 = np.array(
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ]
+)
+
+
+@op("MatMulBnb4", domain=MICROSOFT, dtypes={"a": SINGLES, "b": UINT8, "absmax": SINGLES})
+def matmul_bnb4(
+    a: Array,
+    b: Array,
+    absmax: Array,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+) -> Array:
+    table = mx.array((NF4 if quant_type else np.concatenate([FP4, -FP4])).astype(np.float32))
+    pairs = mx.stack([mx.right_shift(b, 4), mx.bitwise_and(b, 15)], -1)
+    codes = pairs.reshape([-1])[: N * K]
+    gains = mx.repeat(widen(absmax), block_size)[: N * K]
+    weights = (mx.take(table, codes) * gains).reshape([N, K])
+    return mx.matmul(accumulated(a), weights.T if transB else weights).astype(a.dtype)
