@@ -98,35 +98,6 @@ def test_the_same_seed_gives_the_same_outputs(command, model, tmp_path):
     assert not np.array_equal(a, c)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["no.onnx"], "model no.onnx does not exist"),
-        (["."], "model . is a directory"),
-        (["text.onnx"], "text.onnx is not an ONNX model"),
-        (["{model}", "--input", "z=x.npy"], "the model has no input 'z'"),
-        (["{model}", "--input", "x=no.npy"], "no.npy does not exist"),
-        (["{model}", "--input", "x=f64.npy"], "input 'x' takes float32, but f64.npy holds float64"),
-        (["{model}", "--input", "x=flat.npy"], "input 'x' takes float32 [N, 3], but flat.npy holds shape [3]"),
-        (["{model}", "--dim", "M=2"], "the model has no free dimension 'M'"),
-        (["{model}", "--option", "no_such_option=1"], "no_such_option"),
-        (["{model}", "--output", "text.onnx"], "can't make the output folder text.onnx"),
-    ],
-)
-def test_run_explains_what_is_wrong(command, model, tmp_path, arguments, says):
-    (tmp_path / "text.onnx").write_text("not a model")
-    np.save(tmp_path / "f64.npy", np.zeros((1, 3)))
-    np.save(tmp_path / "flat.npy", np.zeros(3, np.float32))
-    failed(command("run", *(str(model) if a == "{model}" else a for a in arguments)), says)
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--dim", "N"], ["--dim", "N=x"], ["--option", "=1"], ["--runs", "0"], ["--runz"]]
-)
-def test_usage_errors_exit_with_2(command, model, arguments):
-    failed(command("run", model, *arguments), code=2)
-
-
 def test_a_model_that_onnxruntime_refuses(command, tmp_path):
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([helper.make_node("NoSuchOperator", [], ["y"])], "g", [], [y])
@@ -162,12 +133,6 @@ def test_without_onnxruntime(command, model, arguments):
 
 def test_demo_without_magika(command):
     failed(command("demo", hidden=["magika"]), "needs Google's magika", "mlxc-py[demo]")
-
-
-def test_demo_refuses_missing_files_and_folders_before_loading(command):
-    pytest.importorskip("magika")
-    failed(command("demo", "no such file"), "can't read no such file: No such file or directory")
-    failed(command("demo", "."), ". is a directory")
 
 
 def test_demo_identifies_files(command, tmp_path):
