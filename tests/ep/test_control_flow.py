@@ -245,7 +245,7 @@ def test_two_runs_on_several_threads_at_once() -> None:
 
 
 # ---------------------------------------------------------------- Scan
-def scan_model(opset: int, shapes: tuple[list[Any], list[Any]], body_inputs: int = 1, **attributes: Any) -> ModelProto:
+def scan_model(opset: int, shapes: tuple[list[Any], list[Any]], **attributes: Any) -> ModelProto:
     def info(name: str, shape: list[Any] | None) -> Any:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
