@@ -75,8 +75,10 @@ void install() {
 } // namespace
 
 bool host_allocator() {
-  static const bool host =
-      std::string(typeid(mlx::core::allocator::allocator()).name()).find("CommonAllocator") != std::string::npos;
+  static const bool host = [] {
+    const auto& allocator = mlx::core::allocator::allocator();
+    return std::string(typeid(allocator).name()).find("CommonAllocator") != std::string::npos;
+  }();
   return host;
 }
 

@@ -16,8 +16,13 @@ void check_as_strided(
 }
 
 void check_new_shape(const int* shape, size_t ndim) {
-  for (auto d : c_span<mx::Shape>(shape, ndim))
+  bool open = false, empty = false;
+  for (auto d : c_span<mx::Shape>(shape, ndim)) {
     if (d < -1) bad_argument("negative dimension");
+    open |= d == -1;
+    empty |= d == 0;
+  }
+  if (open && empty) bad_argument("-1 cannot be inferred beside a dimension of 0");
 }
 
 void check_axes(const mx::array& a, const int* axes, size_t n) {

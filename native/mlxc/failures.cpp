@@ -11,6 +11,7 @@
 
 #include "mlx/event.h"
 #include "mlx/primitives.h"
+#include "mlx/scheduler.h"
 #include "mlx/transforms.h"
 
 #include "allocation.hpp"
@@ -63,6 +64,14 @@ struct Graph {
     for (const auto& a : arrays) visit(a);
   }
 
+  void add(const Event& event) {
+    if (std::none_of(events.begin(), events.end(), [&](const Event& e) { return same(e, event); })) events.push_back(event);
+  }
+
+  void add(Stream stream) {
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  }
+
   void visit(const array& root) {
     std::vector<array> open{root};
     while (!open.empty()) {
@@ -70,11 +79,11 @@ struct Graph {
       open.pop_back();
       if (a.status() == array::Status::available || !seen.insert(a.id()).second) continue;
       if (a.event().valid()) {
-        events.push_back(a.event());
-        streams.push_back(a.event().stream());
+        add(a.event());
+        add(a.event().stream());
       }
       if (!a.has_primitive()) continue;
-      streams.push_back(a.primitive().stream());
+      add(a.primitive().stream());
       for (const auto& input : a.inputs()) open.push_back(input);
     }
   }
@@ -99,11 +108,29 @@ void fail_pending(State& all, const std::vector<Stream>& streams, const std::str
   });
 }
 
-void mark_failed(const std::vector<array>& arrays, const std::exception& e) {
+// MLX counts the tasks that a failed evaluation leaves undone as running for ever, and an evaluation waits while there
+// are a hundred. Counted down too often it only waits later, so other threads' tasks need no exact account.
+std::atomic<int> evaluations{0};
+
+void settle_tasks(const std::vector<Stream>& streams, int running_before) {
+  if (!host_allocator()) return;
+  for (auto stream : streams) {
+    try {
+      mlx::core::synchronize(stream);
+    } catch (const std::exception&) {
+      continue; // another thread's stream, or the same error once more: the count is right all the same
+    }
+  }
+  const int undone = mlx::core::scheduler::n_active_tasks() - (evaluations == 1 ? 0 : running_before);
+  for (int i = 0; i < undone && !streams.empty(); ++i) mlx::core::scheduler::notify_task_completion(streams[0]);
+}
+
+void mark_failed(const std::vector<array>& arrays, const std::exception& e, int running_before) {
   const bool scheduled = std::none_of(
       arrays.begin(), arrays.end(), [](const array& a) { return a.status() == array::Status::unscheduled; });
   if (!scheduled && can_be_retried(e)) return;
   const Graph graph(arrays);
+  settle_tasks(graph.streams, running_before);
   auto& all = state();
   std::lock_guard lock(all.lock);
   fail_pending(all, graph.streams, e.what());
@@ -134,12 +161,16 @@ void guarded(const std::vector<array>& arrays, Function function) {
     check_not_failed(a);
     if (a.status() == array::Status::evaluated && a.event().valid()) awaited.push_back(a.event());
   }
+  ++evaluations;
+  const int running_before = mlx::core::scheduler::n_active_tasks();
   try {
     function();
   } catch (const std::exception& e) {
-    mark_failed(arrays, e);
+    mark_failed(arrays, e, running_before);
+    --evaluations;
     throw;
   }
+  --evaluations;
   if (!awaited.empty()) forget_pending(awaited);
 }
 

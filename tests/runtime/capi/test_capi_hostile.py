@@ -108,6 +108,8 @@ def test_shapes_of_nothing(capi: CApi, call: str) -> None:
     empty, axis = np.empty((2, 0), "f4"), (1,) if call == "unflatten" else ()
     with pytest.raises(Failed, match="negative dimension"):
         capi.op(call, empty, *axis, (2, 9, 0, -9))
+    with pytest.raises(Failed):
+        capi.op(call, empty, *axis, (0, -1))
 
 
 def test_integer_divmod_by_zero_ends_nothing(capi: CApi) -> None:
@@ -271,6 +273,22 @@ def test_nothing_here_kills_a_process(run_python: RunPython, what: str) -> None:
     done = run_python(f"{START}\n{before}\nrc, a = call({call})\ntell(rc or mlx.mlx_array_eval(a))\nprint('alive')")
     assert done.returncode == 0, done.stderr
     assert "alive" in done.stdout
+
+
+def test_many_failures_block_nothing(run_python: RunPython) -> None:
+    """MLX alone waits for ever at the next evaluation after a hundred of them."""
+    code = f"""{START}
+Z = array(*[0] * 9, shape=(3, 3))
+for how in (mlx.mlx_eval, mlx.mlx_async_eval):
+    for _ in range(250):
+        inverse = call(mlx.mlx_linalg_inv, Z, S)[1]
+        rc = how(mlx.mlx_vector_array_new_value(inverse))
+        assert rc or mlx.mlx_array_eval(inverse) == 1
+tell(mlx.mlx_array_eval(call(mlx.mlx_add, Z, Z, S)[1]))
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0 ")
 
 
 def test_without_a_handler_an_error_is_printed_and_ends_the_program(run_python: RunPython) -> None:
