@@ -1,0 +1,297 @@
+"""Operators of com.microsoft that join a bias, an activation, a layout or a scale to a standard one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.ops import activation as functions
+from ort_ep.ops import precision
+from ort_ep.ops.axes import axes_of, axis_of, channels_first, channels_last
+from ort_ep.ops.contrib import ACTIVATIONS, MICROSOFT, fused_conv, fused_matmul
+from ort_ep.ops.conv import conv_transpose, one_to_three_axes
+from ort_ep.ops.matmul import exact_product, matmul
+from ort_ep.ops.microsoft_attention import INT32, only_plain, side_by_side
+from ort_ep.ops.pool import max_pool
+from ort_ep.ops.precision import widen, widened
+from ort_ep.ops.quant import (
+    BYTES,
+    centred,
+    dequantize_linear,
+    quantize_linear,
+    quantized_type,
+    requantized,
+)
+from ort_ep.ops.softmax import softmax
+from ort_ep.registry import FLOATS, SINGLES, op
+
+STORED = BYTES | {"int16", "uint16", "int32"}
+
+op("QuantizeLinear", domain=MICROSOFT, dtypes={"x": SINGLES, "y_scale": SINGLES}, claim=quantized_type)(quantize_linear)
+op("DequantizeLinear", domain=MICROSOFT, dtypes={"x": STORED, "x_scale": SINGLES})(dequantize_linear)
+
+
+@op("BiasAdd", domain=MICROSOFT, dtypes=SINGLES)
+@widened
+def bias_add(x: Array, bias: Array, skip: Array) -> Array:
+    return x + bias + skip
+
+
+@op("BiasSplitGelu", domain=MICROSOFT, dtypes=SINGLES)
+@widened
+def bias_split_gelu(x: Array, bias: Array) -> Array:
+    left, right = mx.split(x + bias, 2, -1)
+    return left * functions.gelu(right)
+
+
+@op("BiasSoftmax", domain=MICROSOFT, dtypes=FLOATS)
+@widened
+def bias_softmax(data: Array, bias: Array, *, axis: int = 1, is_inner_broadcast: int) -> Array:
+    axis = axis_of(axis, data.ndim)
+    if is_inner_broadcast and bias.ndim < data.ndim:
+        # the bias has the outer dimensions and those from the axis on: it repeats over the ones between
+        outer = bias.ndim - (data.ndim - axis)
+        bias = bias.reshape([*bias.shape[:outer], *[1] * (data.ndim - bias.ndim), *bias.shape[outer:]])
+    total = data + bias
+    rows = total.reshape([*total.shape[:axis], -1])
+    return softmax(rows, -1).reshape(data.shape) if data.size else data
+
+
+@op("GemmFastGelu", domain=MICROSOFT, dtypes=SINGLES)
+@widened
+def gemm_fast_gelu(x: Array, w: Array, bias: Array | None = None) -> Array:
+    product = matmul(x, w)
+    return functions.gelu(product if bias is None else product + bias, approximate="tanh")
+
+
+@op("FusedMatMulActivation", domain=MICROSOFT, dtypes=FLOATS)
+def fused_matmul_activation(
+    a: Array,
+    b: Array,
+    *,
+    activation: str,
+    activation_alpha: float | None = None,
+    activation_axis: int | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Array:
+    product = fused_matmul(
+        a, b, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB
+    )
+    given = [value for value in (activation_alpha, activation_beta) if value is not None]
+    return ACTIVATIONS[activation](product, *given)
+
+
+@op("NhwcConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
+@op("NhwcFusedConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
+def nhwc_conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    z: Array | None = None,
+    *,
+    activation: str = "",
+    activation_params: Sequence[float] = (),
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    y = fused_conv(
+        x.transpose(channels_first(x.ndim)),
+        w,
+        b,
+        None if z is None else z.transpose(channels_first(z.ndim)),
+        activation=activation,
+        activation_params=activation_params,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        pads=pads,
+        strides=strides,
+    )
+    return y.transpose(channels_last(y.ndim))
+
+
+@op("NhwcMaxPool", domain=MICROSOFT, dtypes=BYTES)
+def nhwc_max_pool(
+    x: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    y = max_pool(
+        x.transpose(channels_first(x.ndim)),
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        dilations=dilations,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+        n_outputs=1,
+    )
+    return y.transpose(channels_last(x.ndim)) if isinstance(y, Array) else y[0]
+
+
+@op(
+    "QAttention",
+    domain=MICROSOFT,
+    dtypes={"x": BYTES, "weight": BYTES, "mask_index": INT32},
+    claim=only_plain({}, {"do_rotary": 0, "past_present_share_buffer": 0}),
+)
+def quantized_attention(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    input_scale: Array,
+    weight_scale: Array,
+    mask_index: Array | None = None,
+    input_zero_point: Array | None = None,
+    weight_zero_point: Array | None = None,
+    past: Array | None = None,
+    *,
+    do_rotary: int = 0,
+    mask_filter_value: float = -10000.0,
+    num_heads: int,
+    past_present_share_buffer: int = 0,
+    scale: float | None = None,
+    unidirectional: int = 0,
+    n_outputs: int,
+) -> tuple[Array, ...]:
+    total = exact_product(centred(x, input_zero_point), centred(weight, weight_zero_point))
+    projected = total.astype(mx.float32) * (input_scale * weight_scale) + bias
+    y, k, v = side_by_side(projected, num_heads, None, past, mask_index, None, mask_filter_value, scale, unidirectional)
+    return (y,) if n_outputs == 1 else (y, mx.stack([k, v]))
+
+
+@op("QLinearSoftmax", domain=MICROSOFT, dtypes={"x": BYTES})
+def qlinear_softmax(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None = None,
+    *output: Array,
+    axis: int = -1,
+    **attributes: int,  # `opset`, a name that the registry keeps for itself
+) -> Array:
+    y_scale, y_zero_point = output
+    axis, over_one = axis_of(axis, x.ndim), attributes["opset"] >= 13
+    levels = centred(x, x_zero_point).astype(mx.float32) * x_scale
+    rows = levels if over_one else levels.reshape([*x.shape[:axis], -1])
+    weights = softmax(rows, axis if over_one else -1).reshape(x.shape)
+    return requantized(weights, 1 / y_scale, y_zero_point)
+
+
+@op("QLinearReduceMean", domain=MICROSOFT, dtypes={"data": BYTES})
+def qlinear_reduce_mean(
+    data: Array,
+    data_scale: Array,
+    data_zero_point: Array | None = None,
+    *reduced: Array,
+    axes: Sequence[int] | None = None,
+    keepdims: int = 1,
+) -> Array:
+    reduced_scale, reduced_zero_point = reduced
+    chosen = axes_of(range(data.ndim) if axes is None else axes, data.ndim)
+    mean = mx.mean(centred(data, data_zero_point).astype(mx.float32) * data_scale, chosen, bool(keepdims))
+    return requantized(mean, 1 / reduced_scale, reduced_zero_point)
+
+
+@op("MatMulInteger16", domain=MICROSOFT, dtypes=frozenset({"int16", "uint16"}))
+def matmul_integer_16(a: Array, b: Array) -> Array:
+    wide = mx.int32 if a.dtype == mx.int16 else mx.uint32
+    return matmul(a.astype(wide), b.astype(wide))
+
+
+@op("MulInteger", domain=MICROSOFT, dtypes=BYTES)
+def mul_integer(a: Array, a_zero_point: Array | None = None, *other: Array | None) -> Array:
+    b, b_zero_point = (*other, None)[:2]
+    if b is None:
+        raise ValueError("MulInteger needs two operands")
+    return centred(a, a_zero_point) * centred(b, b_zero_point)
+
+
+@op("ConvTransposeWithDynamicPads", domain=MICROSOFT, host=("pads",), dtypes=SINGLES, claim=one_to_three_axes)
+def conv_transpose_with_dynamic_pads(
+    x: Array,
+    w: Array,
+    pads: np.ndarray | None = None,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    return conv_transpose(
+        x,
+        w,
+        b,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        output_padding=output_padding,
+        pads=None if pads is None else pads.tolist(),
+        strides=strides,
+    )
+
+
+@op("ScaledSiLU", domain=MICROSOFT, dtypes={"x": SINGLES, "scale": SINGLES})
+def scaled_silu(x: Array, scale: Array | None = None, *, alpha: float = 1.0) -> Array:
+    gain = alpha if scale is None else widen(scale).reshape([])
+    # rounded to the tensor's type at each of the three steps, as the schema says
+    z = (widen(x) * gain).astype(x.dtype)
+    return z * precision.sigmoid(widen(z)).astype(x.dtype)
+
+
+@op("SwiGLU", domain=MICROSOFT, dtypes=SINGLES)
+@widened
+def swiglu(
+    gate: Array,
+    up: Array | None = None,
+    *,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    limit: float = 0.0,
+    round_activation: int = 0,
+) -> Array:
+    if up is None:
+        gate, up = mx.split(gate, 2, -1)
+    if limit > 0:
+        gate, up = mx.minimum(gate, limit), mx.clip(up, -limit, limit)
+    return gate * precision.sigmoid(activation_alpha * gate) * (up + activation_beta)
+
+
+@op("ComplexMul", domain=MICROSOFT, dtypes=SINGLES)
+def complex_mul(a: Array, b: Array) -> Array:
+    return complex_product(a, b, 1)
+
+
+@op("ComplexMulConj", domain=MICROSOFT, dtypes=SINGLES)
+def complex_mul_conj(a: Array, b: Array) -> Array:
+    return complex_product(a, b, -1)
+
+
+@widened
+def complex_product(a: Array, b: Array, sign: int) -> Array:
+    """Products of numbers whose real and imaginary parts lie on the last axis; `sign` is the second's."""
+    real, imaginary = a[..., 0], a[..., 1]
+    other_real, other_imaginary = b[..., 0], b[..., 1] * sign
+    return mx.stack(
+        [real * other_real - imaginary * other_imaginary, real * other_imaginary + imaginary * other_real], -1
+    )
