@@ -60,8 +60,8 @@ static PyObject *input_entry(const struct compute_call *call, size_t index, OrtS
     *status = api->GetTensorData(value, &data);
     if (*status) return NULL;
   }
-  PyObject *parts[] = {py.PyLong_FromVoidPtr((void *)(uintptr_t)data), py.PyLong_FromLongLong(type),
-                       shape_tuple(dims, rank)};
+  PyObject *parts[] = {py.PyLong_FromVoidPtr((void *)(uintptr_t)data),
+                       py.PyLong_FromLongLong(onnx_element_type(type)), shape_tuple(dims, rank)};
   PyObject *entry = parts[0] && parts[1] && parts[2] ? py.PyTuple_New(3) : NULL;
   for (Py_ssize_t i = 0; i < 3; i++) {
     if (entry) {

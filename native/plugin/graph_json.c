@@ -190,7 +190,7 @@ static OrtStatus *write_type(struct walk *walk, struct text *json, const OrtType
   }
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   TRY(walk->api->GetTensorElementType(info, &element));
-  text_format(json, "[%d,", (int)element);
+  text_format(json, "[%d,", onnx_element_type(element));
   if (walk->api->TensorTypeAndShape_HasShape(info)) {
     TRY(write_dims(walk, json, info));
   } else {
@@ -198,6 +198,20 @@ static OrtStatus *write_type(struct walk *walk, struct text *json, const OrtType
   }
   text_add(json, "]");
   return NULL;
+}
+
+int onnx_element_type(ONNXTensorElementDataType type) {
+  enum { FLOAT8E8M0 = 24, UINT2 = 25, INT2 = 26 };
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0:
+      return FLOAT8E8M0;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2:
+      return UINT2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2:
+      return INT2;
+    default:
+      return (int)type;
+  }
 }
 
 struct tensor {
@@ -252,7 +266,8 @@ static OrtStatus *write_initializer(struct walk *walk, struct text *json, const 
   if (!initializer) {
     text_add(json, ",null");
   } else {
-    text_format(json, ",[%llu,%zu,%d,", (unsigned long long)(uintptr_t)tensor.data, tensor.size, (int)tensor.element);
+    text_format(json, ",[%llu,%zu,%d,", (unsigned long long)(uintptr_t)tensor.data, tensor.size,
+                onnx_element_type(tensor.element));
     write_ints(json, tensor.dims, tensor.rank);
     text_add(json, "]");
   }
@@ -394,7 +409,7 @@ static OrtStatus *write_tensor_attribute(struct walk *walk, struct text *json, c
     text_add(json, ",\"?\",null");
     return NULL;
   }
-  text_format(json, ",\"t\",[%d,", (int)tensor.element);
+  text_format(json, ",\"t\",[%d,", onnx_element_type(tensor.element));
   write_ints(json, tensor.dims, tensor.rank);
   text_format(json, ",%llu,%zu]", (unsigned long long)(uintptr_t)tensor.data, tensor.size);
   return NULL;

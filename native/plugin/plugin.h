@@ -102,6 +102,8 @@ struct graph_document {
   size_t owned_count, owned_capacity;
 };
 
+/* ONNX's number of an element type: ORT's enum has the newest types in another order. */
+int onnx_element_type(ONNXTensorElementDataType type);
 OrtStatus *graph_document_build(struct graph_document *document, const struct host *host, const OrtGraph *graph);
 void graph_document_free(struct graph_document *document, const struct host *host);
 
