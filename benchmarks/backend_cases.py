@@ -90,7 +90,7 @@ def typed(ort: Any, array: np.ndarray[Any, Any], code: int) -> tuple[Any, Any]:
     """An OrtValue over an array's content, of any element type, and what has to live as long."""
     dtypes = importlib.import_module("ort_ep.dtypes")
     row = dtypes.ELEM_TYPES[code]
-    if row.numpy is None or row.numpy.kind in "biufc":
+    if row.numpy.isbuiltin == 1:  # 2: registered by ml_dtypes
         array = np.array(array, order="C")
         return ort.OrtValue.ortvalue_from_numpy(array), array
     content = np.zeros(array.shape, f"u{max(row.bits // 8, 1)}")
@@ -112,7 +112,7 @@ def untyped(value: Any) -> Any:
     dtypes, graph = importlib.import_module("ort_ep.dtypes"), importlib.import_module("ort_ep.graph")
     code, shape = value.element_type(), tuple(value.shape())
     row = dtypes.ELEM_TYPES[code]
-    if row.numpy is None or row.numpy.kind in "biufc":
+    if row.numpy is None or row.numpy.isbuiltin == 1:
         return value.numpy()
     raw = ctypes.string_at(value.data_ptr(), row.nbytes(int(np.prod(shape))))
     return graph.decode(code, shape, np.frombuffer(raw, np.uint8))
@@ -122,7 +122,11 @@ def run(ort: Any, session: Any, model: onnx.ModelProto, inputs: Sequence[Any]) -
     declared = [value for value, given in zip(model.graph.input, inputs, strict=False) if given is not None]
     given = [value for value in inputs if value is not None]
     results = [value.type.WhichOneof("value") for value in model.graph.output]
-    tensors = all(value.type.WhichOneof("value") == "tensor_type" for value in declared)
+    strings = onnx.TensorProto.STRING
+    tensors = all(
+        value.type.WhichOneof("value") == "tensor_type" and value.type.tensor_type.elem_type != strings
+        for value in declared
+    )
     if tensors and set(results) == {"tensor_type"}:
         feeds, alive = {}, []
         for value, array in zip(declared, given, strict=True):
