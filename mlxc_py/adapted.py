@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from ctypes import c_size_t
+from math import prod
 from typing import Any
 
 from mlxc_py._sys import abi, load
@@ -74,13 +75,16 @@ def _attention(q: Array, k: Array, v: Array, scale: float, mode: str, *rest: Any
 
 
 def _transform(name: str) -> Callable[..., Array]:
-    def without_norm(a: Array, sizes: Any, axes: Any, norm: int, stream: int | None) -> Array:
-        if norm:
-            raise _unsupported(f"{name} with a norm other than 'backward'")
+    def transform(a: Array, sizes: Any, axes: Any, norm: int, stream: int | None) -> Array:
         older: Callable[..., Array] = getattr(call, f"mlx_fft_{name}__060")
-        return older(a, sizes, axes, stream)
+        result = older(a, sizes, axes, stream)
+        if not norm:
+            return result
+        factor = prod(several_ints(sizes)) ** (-0.5 if norm == c.MLX_FFT_NORM_ORTHO else -1.0)
+        scale = call.mlx_array_new_float(1 / factor if name.startswith("i") else factor)
+        return call.mlx_multiply(result, scale, stream)
 
-    return without_norm
+    return transform
 
 
 # ---- functions that 0.6 lacks

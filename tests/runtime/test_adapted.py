@@ -73,7 +73,9 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
     ("mlx_linspace_endpoint", (0.0, 1.0, 5, True, mx.float32.code)),
     ("mlx_fast_scaled_dot_product_attention", (HEADS, HEADS, HEADS, 0.5, "causal", None, None, False)),
     *((f"mlx_fft_{n}", (A, 4, -1, 0)) for n in ("fft", "ifft", "rfft", "irfft")),
+    *((f"mlx_fft_{n}", (A, 4, -1, norm)) for n in ("fft", "irfft") for norm in (1, 2)),
     *((f"mlx_fft_{n}", (A, (3, 4), (1, 2), 0)) for n in ("fft2", "ifft2", "rfft2", "irfft2")),
+    *((f"mlx_fft_{n}", (A, (3, 4), (1, 2), norm)) for n in ("rfft2", "ifftn") for norm in (1, 2)),
     *((f"mlx_fft_{n}", (A, (3, 3, 4), (0, 1, 2), 0)) for n in ("fftn", "ifftn", "rfftn", "irfftn")),
 ]
 
@@ -105,8 +107,6 @@ def test_unstack(shape: tuple[int, ...], axis: int) -> None:
 def test_what_0_6_cannot_do_is_said(older: Older) -> None:
     with pytest.raises(mx.UnsupportedError, match=r"force_fused.*needs mlx-c 0\.7"):
         adapted._OLDER["mlx_fast_scaled_dot_product_attention"](A, A, A, 1.0, "", None, None, True, None)
-    with pytest.raises(mx.UnsupportedError, match="norm"):
-        adapted._OLDER["mlx_fft_fft"](A, 4, -1, 1, None)
 
 
 def test_every_case_is_tested() -> None:
