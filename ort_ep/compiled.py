@@ -64,16 +64,30 @@ class _Read:
 
 
 @dataclass(slots=True)
-class _Trace:
-    """A replay, and where its outputs go; a slot whose value came out on the host has it in `values`."""
+class _Results:
+    """Where the outputs of a replay go: slots first, then positions among the plan's outputs.
 
-    replay: Replay | None = None
+    A slot whose value came out on the host has it in `values`.
+    """
+
     arrays: list[int] = field(default_factory=list)
     finals: list[int] = field(default_factory=list)
     values: dict[int, Slot] = field(default_factory=dict)
 
 
-_EAGER: Final = _Trace()
+# MLX holds what a closure refers to until its trace is erased, so what is traced must not refer to its replay.
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    replay: Replay
+    results: _Results
+
+
+@dataclass(slots=True)
+class _Eager:
+    """In place of a trace: this key could not be traced."""
+
+
+_Cache = OrderedDict[Hashable, "_Trace | _Eager"]
 
 
 @dataclass(slots=True)
@@ -84,7 +98,6 @@ class _Stage:
     writes: list[int] = field(default_factory=list)
     outputs: list[tuple[int, Port]] = field(default_factory=list)
     frees: list[int] = field(default_factory=list)
-    traces: OrderedDict[Hashable, _Trace] = field(default_factory=OrderedDict)
 
 
 class CompiledEngine:
@@ -104,7 +117,7 @@ class CompiledEngine:
         self._limit = limit
         self._report = report
         self._warn = warn
-        self._stages = _stages(plan)
+        self._stages: list[tuple[_Stage, _Cache]] = [(stage, OrderedDict()) for stage in _stages(plan)]
         self._bodies = Bodies(lambda body: CompiledEngine(body, record, limit, report, warn))
         self._lock = threading.Lock()
 
@@ -114,11 +127,11 @@ class CompiledEngine:
             raise RuntimeError(PLAN_CLOSED)
         frame = plan.frame(inputs)
         finals: dict[int, mx.Array] = {}
-        for stage in self._stages:
+        for stage, cache in self._stages:
             if stage.segment.sync:
                 stream.evaluate(a for a in map(frame.values.__getitem__, stage.segment.sync) if isinstance(a, mx.Array))
                 frame.sync(stage.segment.sync)
-            if not stage.traced or not self._replayed(plan, stage, frame, stream, finals):
+            if not stage.traced or not self._replayed(plan, stage, cache, frame, stream, finals):
                 frame.execute(stage.segment, self._bodies.runner(stream))
         outputs = [
             finals[i] if i in finals else exact(frame.values[port.slot], port) for i, port in enumerate(plan.outputs)
@@ -133,55 +146,50 @@ class CompiledEngine:
 
     # ------------------------------------------------------------ one stage
     def _replayed(
-        self, plan: Plan, stage: _Stage, frame: Frame, stream: PooledStream, finals: dict[int, mx.Array]
+        self, plan: Plan, stage: _Stage, cache: _Cache, frame: Frame, stream: PooledStream, finals: dict[int, mx.Array]
     ) -> bool:
         """Run a stage from its trace, making it where it is new; False: run it eagerly."""
         key = _key(stage, frame, stream)
         if key is None:
             return False
-        trace = self._find(stage, key)
-        if trace is _EAGER:
-            return False
+        trace = self._find(cache, key)
         given = (read.slot for read in stage.reads if read.device)
         inputs = [frame.device(slot) for slot in given if frame.values[slot] is not None]
         if trace is None:
             trace = self._traced(plan, stage, frame, inputs, stream)
-            self._keep(stage, key, trace)
-            if trace is _EAGER:
-                return False
-        assert trace.replay is not None
-        results = trace.replay(inputs)
-        frame_values = frame.values
+            self._keep(cache, key, trace)
+        if isinstance(trace, _Eager):
+            return False
+        made, results = trace.replay(inputs), trace.results
         for slot in stage.frees:
             frame.free(slot)
-        for slot, value in trace.values.items():
-            frame_values[slot] = value
-        for slot, array in zip(trace.arrays, results, strict=False):
-            frame_values[slot] = array
-        finals.update(zip(trace.finals, results[len(trace.arrays) :], strict=True))
+        for slot, value in results.values.items():
+            frame.values[slot] = value
+        for slot, array in zip(results.arrays, made, strict=False):
+            frame.values[slot] = array
+        finals.update(zip(results.finals, made[len(results.arrays) :], strict=True))
         return True
 
     def _traced(
         self, plan: Plan, stage: _Stage, frame: Frame, inputs: Sequence[mx.Array], stream: PooledStream
-    ) -> _Trace:
-        """A new trace, or _EAGER where tracing fails and the same steps run eagerly."""
-        trace = _Trace()
+    ) -> _Trace | _Eager:
+        """A new trace; not one where tracing fails and the same steps run eagerly."""
+        results, known = _Results(), _known(stage, frame)
 
         def build(opened: list[mx.Array]) -> list[mx.Array]:
-            return _build(plan, stage, known, opened, trace)
+            return _build(plan, stage, known, opened, results)
 
-        known = _known(stage, frame)
         try:
-            trace.replay = self._record(build, inputs, stream)
+            replay = self._record(build, inputs, stream)
             if self._record is record_compiled:
-                trace.replay(inputs)  # MLX traces here, so what fails in it fails here
+                replay(inputs)  # MLX traces here, so what fails in it fails here
         except Exception as error:
             # a handler that fails on these inputs does so eagerly too, and then nothing is known about tracing
             Frame(list(frame.values), dict(frame.twins)).execute(Segment(steps=stage.segment.steps))
             self._untraced(plan, str(error) or type(error).__name__)
-            return _EAGER
+            return _Eager()
         self._report.traced()
-        return trace
+        return _Trace(replay, results)
 
     def _untraced(self, plan: Plan, reason: str) -> None:
         message = f"{plan.name} runs uncompiled: {reason}"
@@ -189,18 +197,18 @@ class CompiledEngine:
             self._warn(message)
 
     # ------------------------------------------------------------ the bounded cache
-    def _find(self, stage: _Stage, key: Hashable) -> _Trace | None:
+    def _find(self, cache: _Cache, key: Hashable) -> _Trace | _Eager | None:
         with self._lock:
-            trace = stage.traces.get(key)
+            trace = cache.get(key)
             if trace is not None:
-                stage.traces.move_to_end(key)
+                cache.move_to_end(key)
             return trace
 
-    def _keep(self, stage: _Stage, key: Hashable, trace: _Trace) -> None:
+    def _keep(self, cache: _Cache, key: Hashable, trace: _Trace | _Eager) -> None:
         with self._lock:
-            stage.traces[key] = trace
+            cache[key] = trace
             # a run on another thread may be replaying the oldest: it is let go of, never closed
-            dropped = [stage.traces.popitem(last=False) for _ in range(len(stage.traces) - self._limit)]
+            dropped = [cache.popitem(last=False) for _ in range(len(cache) - self._limit)]
         for _ in dropped:
             self._report.evicted()
 
@@ -242,9 +250,9 @@ def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:
 
 
 def _build(
-    plan: Plan, stage: _Stage, known: dict[int, tuple[Slot, Slot]], opened: list[mx.Array], trace: _Trace
+    plan: Plan, stage: _Stage, known: dict[int, tuple[Slot, Slot]], opened: list[mx.Array], results: _Results
 ) -> list[mx.Array]:
-    """Call the handlers of a stage on placeholders; notes in `trace` where the results go."""
+    """Call the handlers of a stage on placeholders; notes in `results` where they go."""
     frame = Frame(list(plan.values), dict(plan.twins))
     placeholders = iter(opened)
     for read in (read for read in stage.reads if read.slot in known):
@@ -259,23 +267,23 @@ def _build(
             if array is not None:
                 frame.twins[read.slot] = array
     frame.execute(Segment(steps=stage.segment.steps))
-    trace.arrays, trace.finals, trace.values = [], [], {}
-    results = []
+    results.arrays, results.finals, results.values = [], [], {}
+    made = []
     for slot in stage.writes:
         value = frame.values[slot]
         if isinstance(value, mx.Array):
-            trace.arrays.append(slot)
-            results.append(value)
+            results.arrays.append(slot)
+            made.append(value)
         else:
-            trace.values[slot] = value
+            results.values[slot] = value
     for position, port in stage.outputs:
         value = frame.values[port.slot]
         if isinstance(value, mx.Array):
-            trace.finals.append(position)
-            results.append(exact(value, port))
+            results.finals.append(position)
+            made.append(exact(value, port))
         else:
-            trace.values[port.slot] = value
-    return results
+            results.values[port.slot] = value
+    return made
 
 
 # ------------------------------------------------------------ cutting a plan
