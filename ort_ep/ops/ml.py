@@ -113,5 +113,7 @@ def linear_classifier(
 
 def linear_scores(x: Array, coefficients: Sequence[float], intercepts: Sequence[float], targets: int) -> Array:
     rows = x.astype(mx.float32).reshape([-1, x.shape[-1]])
-    product = mx.matmul(rows, mx.array(coefficients, mx.float32).reshape([targets, -1]).T)
+    # ORT, too, leaves coefficients alone that the features don't reach
+    used = mx.array(coefficients[: targets * x.shape[-1]], mx.float32)
+    product = mx.matmul(rows, used.reshape([targets, -1]).T)
     return product + mx.array(intercepts, mx.float32) if intercepts else product
