@@ -8,7 +8,7 @@ primitives work in mx.compile without fusion and in tapes; they have no gradient
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_char_p
 from functools import cache
 from typing import Any
@@ -17,13 +17,16 @@ from mlxc_py import ops
 from mlxc_py._sys.abi import Signature
 from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array, call
+from mlxc_py.composed import pad
 from mlxc_py.device import cpu
 from mlxc_py.dtype import bfloat16, float16, float32
+from mlxc_py.errors import UnsupportedError
 from mlxc_py.state import StreamLike, on
 from mlxc_py.streams import as_stream
 
 __all__ = [
     "clip",
+    "convolution",
     "cos",
     "erf",
     "exp",
@@ -33,6 +36,7 @@ __all__ = [
     "isa",
     "leaky_relu",
     "log",
+    "pool",
     "serves",
     "sigmoid",
     "silu",
@@ -46,6 +50,8 @@ __all__ = [
 (_EXP, _LOG, _SIN, _COS, _TANH, _ERF, _SIGMOID, _SILU, _GELU, _SOFTPLUS, _HARD_SIGMOID, _HARD_SWISH, _LEAKY, _CLIP) = (
     range(14)
 )
+_BLOCK = 16
+"""Output channels that packed weights hold side by side."""
 
 
 def exp(x: Array, *, stream: StreamLike = None) -> Array:
@@ -142,6 +148,72 @@ def softmax(x: Array, axis: int = -1, *, stream: StreamLike = None) -> Array:
     return ops.swapaxes(_softmax()(turned, on(stream)), axis, last, stream=stream)
 
 
+def convolution(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: tuple[Sequence[int], Sequence[int]] = ((0, 0), (0, 0)),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    stream: StreamLike = None,
+) -> Array:
+    """Convolution of [batch, height, width, channels] with [out, height, width, channels / groups], plus bias.
+
+    padding: before and after, two numbers each. Our own primitive for float32 only.
+    """
+    if not (serves(x, stream) and x.dtype is w.dtype is float32):
+        geometry: dict[str, Any] = {"stride": stride, "padding": padding, "kernel_dilation": dilation}
+        y = ops.conv_general(x, w, groups=groups, **geometry, stream=stream)
+        return y if bias is None else ops.add(y, bias, stream=stream)
+    before, after = padding
+    kernel = w.shape[1:3]
+    spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
+    room = [x.shape[1 + i] + before[i] + after[i] - spans[i] for i in (0, 1)]
+    if min(room) < 0 or x.shape[3] != w.shape[3] * groups or w.shape[0] % groups:
+        raise ValueError(f"convolution: kernels {w.shape} in {groups} groups do not fit {x.shape} padded by {padding}")
+    outputs = [r // step + 1 for r, step in zip(room, stride, strict=True)]
+    window = (*outputs, w.shape[0], *kernel, *stride, *dilation, *before, groups)
+    return _convolution()(x, _packed(w, groups, stream), bias, window, -1, 0.0, 0.0, on(stream))
+
+
+def _packed(w: Array, groups: int, stream: StreamLike) -> Array:
+    """Weights as native/mlxc/extras.h wants them."""
+    made, length = w.shape[0] // groups, w.shape[1] * w.shape[2] * w.shape[3]
+    if w.shape[3] == made == 1 and groups > 1:
+        return ops.contiguous(
+            ops.transpose(ops.reshape(w, (groups, length), stream=stream), stream=stream), stream=stream
+        )
+    rows = ops.reshape(w, (groups, made, length), stream=stream)
+    if missing := -made % _BLOCK:
+        rows = pad(rows, [(0, 0), (0, missing), (0, 0)], stream=stream)
+    blocks = ops.reshape(rows, (groups, -1, _BLOCK, length), stream=stream)
+    return ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
+
+
+def pool(
+    x: Array,
+    kernel: Sequence[int],
+    output: Sequence[int],
+    *,
+    maximum: bool,
+    scale: float = 1.0,
+    stride: Sequence[int] = (1, 1),
+    before: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    stream: StreamLike = None,
+) -> Array:
+    """The maximum, or the sum times scale, of windows over [batch, height, width, channels]; padding does not count.
+
+    output: height and width; windows may reach past the image. UnsupportedError unless `serves(x)` and float32.
+    """
+    if not (serves(x, stream) and x.dtype is float32):
+        raise UnsupportedError("pool: only for float32 on a stream of the CPU, with the libmlxc that mlxc-py builds")
+    window = (*output, x.shape[3], *kernel, *stride, *dilation, *before, 1)
+    return _pool()(x, window, maximum, scale, on(stream))
+
+
 def serves(x: Array, stream: StreamLike = None) -> bool:
     """Whether the functions here are primitives of our own for this array on this stream."""
     return x.dtype in (float32, float16, bfloat16) and _available() and as_stream(stream).device.type is cpu
@@ -162,20 +234,33 @@ def _available() -> bool:
 
 
 def _map(kind: int, x: Array, stream: StreamLike, p: float = 0.0, q: float = 0.0) -> Array:
-    made: Array = _unary()(x, kind, p, q, on(stream))
-    return made
+    return _unary()(x, kind, p, q, on(stream))
 
 
 @cache
-def _unary() -> Callable[..., Any]:
+def _convolution() -> Callable[..., Array]:
+    arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
+    window = {"window": "const int*", "window_num": "size_t"}
+    rest = {"activation": "int", "p": "float", "q": "float", "s": "mlx_stream"}
+    return _bound("mlxc_py_cpu_convolution", **arrays, **window, **rest)
+
+
+@cache
+def _pool() -> Callable[..., Array]:
+    window = {"window": "const int*", "window_num": "size_t"}
+    return _bound("mlxc_py_cpu_pool", x="mlx_array", **window, maximum="bool", scale="float", s="mlx_stream")
+
+
+@cache
+def _unary() -> Callable[..., Array]:
     return _bound("mlxc_py_cpu_unary", a="mlx_array", kind="int", p="float", q="float", s="mlx_stream")
 
 
 @cache
-def _softmax() -> Callable[..., Any]:
+def _softmax() -> Callable[..., Array]:
     return _bound("mlxc_py_cpu_softmax", a="mlx_array", s="mlx_stream")
 
 
-def _bound(name: str, **parameters: str) -> Callable[..., Any]:
+def _bound(name: str, **parameters: str) -> Callable[..., Array]:
     params = (("mlx_array*", "res"), *((kind, parameter) for parameter, kind in parameters.items()))
     return call.bind_signature(Signature(name, "int", params, name, "", True, ""))

@@ -1,15 +1,10 @@
-// Primitives of our own for the CPU, beside MLX's: the loops are in kernels_cpu, here is how MLX sees them.
-#include "mlx/backend/common/unary.h"
-#include "mlx/backend/cpu/encoder.h"
-#include "mlx/primitives.h"
+#include "cpu_primitives.hpp"
 
 #include "extras.h"
-#include "handles.hpp"
-#include "kernels_cpu/kernels.hpp"
 
 using namespace mlxc;
 
-namespace {
+namespace mlxc {
 
 kernels::Type kernel_type(mx::Dtype dtype) {
   if (dtype == mx::float32) return kernels::float32;
@@ -24,15 +19,9 @@ mx::Stream cpu_stream(mlx_stream stream) {
   return chosen;
 }
 
-// One input, one output of its shape and type.
-class CpuPrimitive : public mx::UnaryPrimitive {
- public:
-  using mx::UnaryPrimitive::UnaryPrimitive;
-  void eval_gpu(const std::vector<mx::array>&, mx::array&) override {
-    throw std::runtime_error(std::string(name()) + " runs on the CPU only");
-  }
-  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }
-};
+} // namespace mlxc
+
+namespace {
 
 // Every row of the last axis, dense: f(where it lies in `in`, its first element in `out`). Rows that are not dense are
 // gathered in `scratch` first.
@@ -84,6 +73,7 @@ class CpuUnary : public CpuPrimitive {
       });
   }
 
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }
   const char* name() const override { return "CpuUnary"; }
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& o = static_cast<const CpuUnary&>(other);
@@ -120,6 +110,7 @@ class CpuSoftmax : public CpuPrimitive {
       });
   }
 
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }
   const char* name() const override { return "CpuSoftmax"; }
   bool is_equivalent(const mx::Primitive&) const override { return true; }
 };

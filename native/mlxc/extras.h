@@ -68,6 +68,28 @@ MLXC_API int mlxc_py_cpu_unary(mlx_array* res, mlx_array a, int kind, float p, f
 /* Softmax over the last axis, summed in float32 or better; the same types and limits. */
 MLXC_API int mlxc_py_cpu_softmax(mlx_array* res, mlx_array a, mlx_stream s);
 
+/* Convolution of float32 [batch, height, width, channels] with a bias (may be empty) for each output channel and one of
+ * the functions above on the result (activation < 0: none), in one pass and without a copy of the windows.
+ * `window` is 12 numbers: output height, width and channels; kernel height, width; strides; dilations; padding before
+ * (top, left); groups. Positions outside the image are zeros.
+ * Weights are [groups, blocks, kernel height * width * channels / groups, 16]: output channels of a group in blocks of
+ * 16, the last filled up with zeros; where each channel is a group of its own also [kernel height * width, channels]. */
+MLXC_API int mlxc_py_cpu_convolution(
+    mlx_array* res,
+    mlx_array x,
+    mlx_array weights,
+    mlx_array bias,
+    const int* window,
+    size_t window_num,
+    int activation,
+    float p,
+    float q,
+    mlx_stream s);
+
+/* The maximum, or `scale` times the sum, of each window; positions outside the image do not count. */
+MLXC_API int mlxc_py_cpu_pool(
+    mlx_array* res, mlx_array x, const int* window, size_t window_num, bool maximum, float scale, mlx_stream s);
+
 /* The instruction set that these use here: "avx512", "avx2", or "baseline" (SSE2, NEON). A static string. */
 MLXC_API const char* mlxc_py_cpu_isa(void);
 

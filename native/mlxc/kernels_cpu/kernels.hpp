@@ -34,11 +34,43 @@ using Map = void (*)(const void* in, void* out, size_t n, float p, float q);
 // Rows of `length` elements, dense; out may be in.
 using Rows = void (*)(const void* in, void* out, size_t rows, size_t length);
 
+// Windows that slide over an image, channels last, in float32.
+struct Window {
+  int height, width, channels;           // of the input
+  int out_height, out_width, out_channels;
+  int kernel_height, kernel_width;
+  int stride_y, stride_x;
+  int dilation_y, dilation_x;
+  int top, left;                         // padding before
+  int groups;
+};
+
+// Output positions that are done together, and the width of a block of packed weights.
+constexpr int chunk = 64;
+constexpr int block = 16;
+
+// The address of what each of the kernel's elements sees, for a chunk of output positions: [kernel][chunk]. Outside the
+// image that is `padding`, as many floats as a pixel has.
+using Seen = const float* const*;
+
+// One chunk of `n` positions of the output, which lie side by side in `out`; bias may be null.
+// Weights are packed as [groups][blocks][kernel][channels / groups][block], the last block filled up with zeros.
+using Convolve = void (*)(Seen seen, const float* weights, const float* bias, float* out, int n, const Window& window);
+// Weights are [kernel][channels].
+using Depthwise = Convolve;
+// The sum times `scale`, or the maximum.
+using Pool = void (*)(Seen seen, float* out, int n, const Window& window, float scale);
+
 struct Table {
   const char* name;
   Map unary[n_unary][n_types];
   Rows softmax[n_types];
+  Convolve convolve, depthwise;
+  Pool pool_sum, pool_max;
 };
+
+// Fills `seen` for the n positions from `first` on.
+void look(const float** seen, const float* image, const float* padding, int first, int n, const Window& window);
 
 extern const Table baseline;
 extern const Table avx2;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "functions.hpp"
+#include "windows.hpp"
 
 namespace mlxc::kernels {
 namespace {
@@ -112,6 +113,10 @@ extern const Table MLXC_ISA = {
      MLXC_MAP(silu), MLXC_MAP(gelu), MLXC_MAP(softplus), MLXC_MAP(hard_sigmoid), MLXC_MAP(hard_swish),
      MLXC_MAP(leaky_relu), MLXC_MAP(clip)},
     {softmax<Float32>, softmax<Float16>, softmax<BFloat16>},
+    convolve,
+    depthwise,
+    pool_sum,
+    pool_max,
 };
 
 } // namespace mlxc::kernels

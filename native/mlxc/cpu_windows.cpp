@@ -1,0 +1,219 @@
+// Convolution and pooling on the CPU, channels last, without an intermediate copy of every window.
+#include "cpu_primitives.hpp"
+#include "extras.h"
+
+using namespace mlxc;
+
+namespace mlxc {
+
+namespace {
+
+// Rows of the last axis one after the other. In steps of 16 columns: where the rows' axis is the dense one (a transposed
+// image), each cache line that is read then serves several rows.
+void copy_plane(const float* from, float* to, int rows, int columns, int64_t row_step, int64_t column_step) {
+  for (int first = 0; first < columns; first += 16) {
+    const int end = std::min(first + 16, columns);
+    for (int r = 0; r < rows; ++r)
+      for (int c = first; c < end; ++c) to[int64_t(r) * columns + c] = from[r * row_step + c * column_step];
+  }
+}
+
+void copy_dense(const float* from, float* to, const mx::Shape& shape, const mx::Strides& strides, size_t axis = 0) {
+  const size_t left = shape.size() - axis;
+  if (left == 0)
+    *to = *from;
+  else if (left == 1)
+    copy_plane(from, to, 1, shape[axis], 0, strides[axis]);
+  else if (left == 2)
+    copy_plane(from, to, shape[axis], shape[axis + 1], strides[axis], strides[axis + 1]);
+  else {
+    int64_t step = 1;
+    for (size_t i = axis + 1; i < shape.size(); ++i) step *= shape[i];
+    for (int i = 0; i < shape[axis]; ++i)
+      copy_dense(from + i * strides[axis], to + i * step, shape, strides, axis + 1);
+  }
+}
+
+} // namespace
+
+const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
+  if (a.flags().row_contiguous) return a.data<float>();
+  mx::array copy(a.shape(), a.dtype(), nullptr, {});
+  copy.set_data(mx::allocator::malloc(copy.nbytes()));
+  auto target = copy.data<float>();
+  encoder.add_temporary(copy);
+  encoder.dispatch([source = a.data<float>(), target, shape = a.shape(), strides = a.strides()] {
+    copy_dense(source, target, shape, strides);
+  });
+  return target;
+}
+
+} // namespace mlxc
+
+namespace {
+
+using kernels::Window;
+
+bool same(const Window& a, const Window& b) { return !std::memcmp(&a, &b, sizeof(Window)); }
+
+// f(what a chunk of positions sees, the output's first element, how many) for all positions of all images.
+template <class Function>
+void each_chunk(const float* images, float* out, int batch, const Window& w, float fill, Function f) {
+  const std::vector<float> padding(w.channels, fill);
+  // A little longer than a chunk: kernels look at whole tiles of positions.
+  std::vector<const float*> seen(size_t(w.kernel_height) * w.kernel_width * kernels::chunk + 16, padding.data());
+  const int positions = w.out_height * w.out_width;
+  for (int image = 0; image < batch; ++image, images += size_t(w.height) * w.width * w.channels)
+    for (int first = 0; first < positions; first += kernels::chunk) {
+      const int n = std::min(kernels::chunk, positions - first);
+      kernels::look(seen.data(), images, padding.data(), first, n, w);
+      f(seen.data(), out, n);
+      out += size_t(n) * w.out_channels;
+    }
+}
+
+class CpuConvolution : public CpuPrimitive {
+ public:
+  CpuConvolution(mx::Stream stream, const Window& window, int activation, float p, float q)
+      : CpuPrimitive(stream), window_(window), activation_(activation), p_(p), q_(q) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+    if (!out.size()) return;
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    auto image = dense(inputs[0], encoder);
+    auto weights = dense(inputs[1], encoder);
+    auto bias = inputs.size() > 2 ? dense(inputs[2], encoder) : nullptr;
+    const auto& table = kernels::chosen();
+    auto convolve = inputs[1].ndim() == 2 ? table.depthwise : table.convolve;
+    auto map = activation_ < 0 ? nullptr : table.unary[activation_][kernels::float32];
+    encoder.dispatch([=, target = out.data<float>(), batch = out.shape(0), w = window_, p = p_, q = q_] {
+      each_chunk(image, target, batch, w, 0, [&](kernels::Seen seen, float* to, int n) {
+        convolve(seen, weights, bias, to, n, w);
+        if (map) map(to, to, size_t(n) * w.out_channels, p, q);
+      });
+    });
+  }
+
+  const char* name() const override { return "CpuConvolution"; }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& o = static_cast<const CpuConvolution&>(other);
+    return same(window_, o.window_) && activation_ == o.activation_ && p_ == o.p_ && q_ == o.q_;
+  }
+
+ private:
+  Window window_;
+  int activation_;
+  float p_, q_;
+};
+
+class CpuPool : public CpuPrimitive {
+ public:
+  CpuPool(mx::Stream stream, const Window& window, bool maximum, float scale)
+      : CpuPrimitive(stream), window_(window), maximum_(maximum), scale_(scale) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+    if (!out.size()) return;
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    auto image = dense(inputs[0], encoder);
+    auto pool = maximum_ ? kernels::chosen().pool_max : kernels::chosen().pool_sum;
+    const float fill = maximum_ ? -std::numeric_limits<float>::infinity() : 0;
+    encoder.dispatch([=, target = out.data<float>(), batch = out.shape(0), w = window_, scale = scale_] {
+      each_chunk(image, target, batch, w, fill, [&](kernels::Seen seen, float* to, int n) {
+        pool(seen, to, n, w, scale);
+      });
+    });
+  }
+
+  const char* name() const override { return "CpuPool"; }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& o = static_cast<const CpuPool&>(other);
+    return same(window_, o.window_) && maximum_ == o.maximum_ && scale_ == o.scale_;
+  }
+
+ private:
+  Window window_;
+  bool maximum_;
+  float scale_;
+};
+
+// The order of `window` in extras.h.
+Window window_of(const mx::array& x, const int* window, size_t n) {
+  if (!window || n != 12) bad_argument("a window is 12 numbers");
+  if (x.ndim() != 4 || x.dtype() != mx::float32) bad_argument("float32 [batch, height, width, channels] is needed");
+  for (size_t i = 0; i < n; ++i)
+    if (window[i] < (i == 9 || i == 10 ? -0x7fffff : i < 3 ? 0 : 1)) bad_argument("a window's number is too small");
+  Window w{x.shape(1), x.shape(2), x.shape(3), window[0], window[1], window[2], window[3], window[4], window[5],
+           window[6],  window[7],  window[8],  window[9], window[10], window[11]};
+  // What the positions amount to must fit in an int, as MLX's shapes do.
+  int64_t reach_y = int64_t(w.out_height) * w.stride_y + int64_t(w.kernel_height) * w.dilation_y;
+  int64_t reach_x = int64_t(w.out_width) * w.stride_x + int64_t(w.kernel_width) * w.dilation_x;
+  const int64_t most = 0x3fffffff;
+  if (reach_y > most || reach_x > most || int64_t(w.out_height) * w.out_width > most ||
+      int64_t(w.kernel_height) * w.kernel_width > 1 << 20)
+    bad_argument("a window is too large");
+  return w;
+}
+
+mx::array convolution(
+    const mx::array& x,
+    const mx::array& weights,
+    const std::optional<mx::array>& bias,
+    const int* numbers,
+    size_t n,
+    int activation,
+    float p,
+    float q,
+    mx::Stream stream) {
+  const Window w = window_of(x, numbers, n);
+  if (activation >= kernels::n_unary) bad_argument("no such kind of function");
+  if (w.channels % w.groups || w.out_channels % w.groups) bad_argument("the groups do not divide the channels");
+  const int kernel = w.kernel_height * w.kernel_width, made = w.out_channels / w.groups;
+  const bool each = weights.ndim() == 2;
+  if (each && (w.groups != w.channels || made != 1)) bad_argument("a group per channel is needed for such weights");
+  const auto packed = each ? mx::Shape{kernel, w.channels}
+                           : mx::Shape{w.groups, (made + kernels::block - 1) / kernels::block,
+                                       kernel * (w.channels / w.groups), kernels::block};
+  if (weights.shape() != packed || weights.dtype() != mx::float32) bad_argument("the weights are not packed for this");
+  if (bias && (bias->shape() != mx::Shape{w.out_channels} || bias->dtype() != mx::float32))
+    bad_argument("a float32 bias for each output channel is needed");
+  std::vector<mx::array> inputs{x, weights};
+  if (bias) inputs.push_back(*bias);
+  return mx::array(
+      {x.shape(0), w.out_height, w.out_width, w.out_channels}, mx::float32,
+      std::make_shared<CpuConvolution>(stream, w, activation, p, q), std::move(inputs));
+}
+
+mx::array pooled(const mx::array& x, const int* numbers, size_t n, bool maximum, float scale, mx::Stream stream) {
+  const Window w = window_of(x, numbers, n);
+  if (w.channels != w.out_channels) bad_argument("pooling keeps the channels");
+  return mx::array(
+      {x.shape(0), w.out_height, w.out_width, w.out_channels}, mx::float32,
+      std::make_shared<CpuPool>(stream, w, maximum, scale), {x});
+}
+
+} // namespace
+
+extern "C" {
+
+int mlxc_py_cpu_convolution(
+    mlx_array* res,
+    mlx_array x,
+    mlx_array weights,
+    mlx_array bias,
+    const int* window,
+    size_t window_num,
+    int activation,
+    float p,
+    float q,
+    mlx_stream s)
+    MLXC_TRY(put(
+        res,
+        convolution(c_ref(x), c_ref(weights), c_opt(bias), window, window_num, activation, p, q, cpu_stream(s)));)
+
+int mlxc_py_cpu_pool(
+    mlx_array* res, mlx_array x, const int* window, size_t window_num, bool maximum, float scale, mlx_stream s)
+    MLXC_TRY(put(res, pooled(c_ref(x), window, window_num, maximum, scale, cpu_stream(s)));)
+
+} // extern "C"
