@@ -52,7 +52,8 @@ def activation_functions(
     """The functions of every direction; alpha and beta values go, in order, to those that take one."""
     left = [list(alphas or ()), list(betas or ())]
     functions: list[Unary] = []
-    for name in names or default * directions:
+    # RNN's schema has a default for two directions, which ORT writes into nodes of one
+    for name in (names or default * directions)[: len(default) * directions]:
         function, defaults = ACTIVATIONS[name.lower()]
         scales = [given.pop(0) if given else value for given, value in zip(left, defaults, strict=False)]
         functions.append(partial(_scaled, function, scales))
