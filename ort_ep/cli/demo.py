@@ -13,7 +13,7 @@ import typer
 
 from ort_ep.cli.compare import Difference, difference
 from ort_ep.cli.console import CommandError, out, progress, row, say, table, warn
-from ort_ep.cli.flags import Debug, Options, Runs, Strict, key_values
+from ort_ep.cli.flags import Debug, Options, Runs, Strict, provider_options
 from ort_ep.cli.placement import Placement, placement, refuse_fallback, show_declined
 from ort_ep.cli.sessions import Timed, cpu_session, import_onnxruntime, mlx_session, time_runs
 
@@ -73,7 +73,7 @@ def demo(
     For each file: what it is, how many nodes ran on MLX and on CPU, the largest difference from ONNX Runtime's CPU
     provider, and both latencies.
     """
-    options = key_values(option, "--option")
+    options = provider_options(option)
     import_onnxruntime()
     magika = _import_magika()
     home = Path(magika.__file__).parent

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ort_ep.cli.console import CommandError
+
 _DEBUG = "ort_ep.debug"
 
 
@@ -45,3 +47,15 @@ def key_values(given: list[str] | None, flag: str) -> dict[str, str]:
             raise typer.BadParameter(f"{key!r} is given twice", param_hint=flag)
         pairs[key] = value
     return pairs
+
+
+def provider_options(given: list[str] | None) -> dict[str, str]:
+    """The --option items, checked against the provider's table."""
+    from ort_ep.options import OptionError, parse
+
+    options = key_values(given, "--option")
+    try:
+        parse(options)
+    except OptionError as error:
+        raise CommandError(str(error), "`python -m ort_ep doctor` lists the options.") from error
+    return options

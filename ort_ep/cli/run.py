@@ -10,7 +10,7 @@ import typer
 
 from ort_ep.cli.compare import Difference, difference
 from ort_ep.cli.console import CommandError, out, row, say, table
-from ort_ep.cli.flags import Debug, Options, Runs, Strict, key_values
+from ort_ep.cli.flags import Debug, Options, Runs, Strict, key_values, provider_options
 from ort_ep.cli.inputs import Dims, make_feeds, split_files
 from ort_ep.cli.model import input_specs, load_model
 from ort_ep.cli.placement import placement, refuse_fallback, show_placement
@@ -54,7 +54,7 @@ def run(
 
     Exit code 1 when the results differ by more than the tolerance.
     """
-    options = key_values(option, "--option")
+    options = provider_options(option)
     dims = Dims(_sizes(key_values(dim, "--dim")))
     proto = load_model(model)
     specs = input_specs(proto)
