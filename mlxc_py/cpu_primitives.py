@@ -27,6 +27,7 @@ from mlxc_py.streams import as_stream
 __all__ = [
     "clip",
     "convolution",
+    "convolves",
     "cos",
     "erf",
     "exp",
@@ -153,20 +154,26 @@ def convolution(
     w: Array,
     bias: Array | None = None,
     *,
-    stride: Sequence[int] = (1, 1),
-    padding: tuple[Sequence[int], Sequence[int]] = ((0, 0), (0, 0)),
-    dilation: Sequence[int] = (1, 1),
+    stride: Sequence[int],
+    padding: tuple[Sequence[int], Sequence[int]],
+    dilation: Sequence[int],
     groups: int = 1,
     stream: StreamLike = None,
 ) -> Array:
-    """Convolution of [batch, height, width, channels] with [out, height, width, channels / groups], plus bias.
+    """Convolution of [batch, spatial..., channels] with [out, spatial..., channels / groups], plus bias.
 
-    padding: before and after, two numbers each. Our own primitive for float32 only.
+    A number per spatial axis in stride, dilation and both halves (before, after) of padding. See `convolves` for where
+    it is a primitive of our own.
     """
-    if not (serves(x, stream) and x.dtype is w.dtype is float32):
+    if not convolves(x, w, groups, stream):
         geometry: dict[str, Any] = {"stride": stride, "padding": padding, "kernel_dilation": dilation}
         y = ops.conv_general(x, w, groups=groups, **geometry, stream=stream)
         return y if bias is None else ops.add(y, bias, stream=stream)
+    if x.ndim == 3:
+        x, w = ops.expand_dims(x, 1, stream=stream), ops.expand_dims(w, 1, stream=stream)
+        stride, dilation, padding = (1, *stride), (1, *dilation), ((0, *padding[0]), (0, *padding[1]))
+        y = convolution(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, stream=stream)
+        return ops.squeeze(y, 1, stream=stream)
     before, after = padding
     kernel = w.shape[1:3]
     spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
@@ -176,6 +183,15 @@ def convolution(
     outputs = [r // step + 1 for r, step in zip(room, stride, strict=True)]
     window = (*outputs, w.shape[0], *kernel, *stride, *dilation, *before, groups)
     return _convolution()(x, _packed(w, groups, stream), bias, window, -1, 0.0, 0.0, on(stream))
+
+
+def convolves(x: Array, w: Array, groups: int, stream: StreamLike = None) -> bool:
+    """Whether `convolution` is a primitive of our own: float32, 1-D or 2-D, and faster than a product by BLAS.
+
+    Without AVX2 it is faster only where MLX does not use BLAS: with groups.
+    """
+    fits = x.ndim in (3, 4) and x.dtype is w.dtype is float32 and serves(x, stream)
+    return fits and (groups > 1 or isa() != "baseline")
 
 
 def _packed(w: Array, groups: int, stream: StreamLike) -> Array:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import mlxc_py as mx
-from mlxc_py import Array
+from mlxc_py import Array, cpu_primitives
 from ort_ep.graph import Node
 from ort_ep.ops.axes import channels_first, channels_last
 from ort_ep.ops.precision import accumulated, on_cpu
@@ -43,6 +43,12 @@ def conv(
 def convolve(x: Array, w: Array, b: Array | None, window: Window, group: int) -> Array:
     """[N, C, ...] with weights [O, C / group, ...]."""
     kernel = w.transpose(channels_last(w.ndim))
+    if cpu_primitives.convolves(x, kernel, group):
+        data, bias = x.transpose(channels_last(x.ndim)), None if b is None else b.astype(x.dtype)
+        geometry: dict[str, Any] = {"stride": window.strides, "dilation": window.dilations, "groups": group}
+        padding = (window.before, window.after)
+        y = cpu_primitives.convolution(data, kernel, bias, padding=padding, **geometry)
+        return y.transpose(channels_first(y.ndim))
     if group == 1 and max(window.dilations) > 1 and on_cpu():
         return biased(tap_by_tap(x, kernel, window), b)
     return channels_last_conv(
