@@ -33,8 +33,16 @@ RTOL, ATOL = 1e-3, 1e-5
 NARROW = {"bfloat16": 1e-2, "float16": 2e-3}
 OUTCOMES = ("on MLX", "with CPU help", "CPU alone", "expected failure", "fail")
 
-# Cases that may fail, by name, and why; one that passes all the same is reported too.
-EXPECTED: dict[str, str] = {}
+# Cases that fail, as regular expressions of whole names, and why. One that passes all the same is reported.
+EXPECTED = {
+    r"test_(adagrad|adam|momentum|nesterov_momentum)(_multiple)?": "ORT has no ai.onnx.preview.training",
+    r"test_gradient_of_.*": "ORT has no ai.onnx.preview.training",
+    r"test_flexattention.*": "ORT has no FlexAttention",
+    r"test_bernoulli.*": "random numbers, and ONNX names no generator",
+    r"test_training_dropout(_default)?(_mask)?": "random numbers, and ONNX names no generator",
+}
+# Cases that fail in ORT's own code on some machines.
+MAY_FAIL = {r"test_strnorm.*": "ORT's StringNormalizer wants the locale en_US.UTF-8, which not every machine has"}
 
 
 # ---------------------------------------------------------------- cases
@@ -67,7 +75,7 @@ def data_sets(case: Any, model: onnx.ModelProto) -> Iterator[tuple[list[Any], li
 def stored(path: Path, declared: onnx.ValueInfoProto) -> Any:
     if not path.exists():  # an input that has an initializer
         return None
-    kinds = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
+    kinds: dict[Any, Any] = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
     proto = kinds.get(declared.type.WhichOneof("value"), onnx.TensorProto)()
     proto.ParseFromString(path.read_bytes())
     return plain(proto)
@@ -231,9 +239,14 @@ def records(cases: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------- results
+def reason(name: str, *tables: dict[str, str]) -> str:
+    """Why a case is expected to fail; empty where it isn't."""
+    return next((text for table in tables for pattern, text in table.items() if re.fullmatch(pattern, name)), "")
+
+
 def outcome(row: dict[str, Any]) -> str:
     if row["mine"]:
-        return "expected failure" if row["name"] in EXPECTED else "fail"
+        return "expected failure" if reason(row["name"], EXPECTED, MAY_FAIL) else "fail"
     if not row["mlx_nodes"]:
         return "CPU alone"
     return "with CPU help" if row["declined"] else "on MLX"
@@ -273,13 +286,13 @@ def main() -> None:
         rows.append(row)
         if outcome(row) == "fail":
             print(f"{'REGRESSION' if not row['cpu'] else 'fail':10} {row['name']}: {row['mine']}", flush=True)
-        if not row["mine"] and row["name"] in EXPECTED:
+        if not row["mine"] and reason(row["name"], EXPECTED):
             print(f"passes, though expected to fail: {row['name']}")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
     if arguments.declined:
-        for reason, count in Counter(reason for row in rows for reason in row["declined"]).most_common():
-            print(f"{count:5} {reason}")
+        for text, count in Counter(text for row in rows for text in row["declined"]).most_common():
+            print(f"{count:5} {text}")
     print(table(rows))
 
 
