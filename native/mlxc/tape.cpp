@@ -1,5 +1,8 @@
 #include "tape.hpp"
 
+#include <map>
+#include <mutex>
+#include <typeinfo>
 #include <unordered_set>
 
 #include "extras.h"
@@ -46,6 +49,89 @@ bool worth_keeping(const mx::array& a) {
 
 } // namespace
 
+// ---- constants that are computed once
+// How a constant is made: a primitive on other recipes, or an array that is there. Arrays are held, so that no other
+// takes their place in memory, and with it their identity.
+struct Recipe {
+  mx::array made;
+  std::shared_ptr<mx::Primitive> primitive;
+  std::vector<std::shared_ptr<const Recipe>> inputs;
+  size_t hash = 0;
+};
+
+struct Folded {
+  std::shared_ptr<const Recipe> recipe;
+  mx::array value;
+};
+
+namespace {
+
+using Recipes = std::unordered_map<std::uintptr_t, std::shared_ptr<const Recipe>>;
+
+std::shared_ptr<const Recipe> recipe_of(const mx::array& a, const Recipes& known) {
+  if (!a.has_primitive()) return std::make_shared<Recipe>(Recipe{a, nullptr, {}, std::hash<std::uintptr_t>{}(a.id())});
+  // the recipe keeps what the array is like, not the graph below it
+  Recipe recipe{placeholder(a.shape(), a.dtype()), a.primitive_ptr(), {}, std::hash<std::string>{}(a.primitive().name())};
+  for (const auto& input : a.inputs()) {
+    recipe.inputs.push_back(known.at(input.id()));
+    recipe.hash = recipe.hash * 31 + recipe.inputs.back()->hash;
+  }
+  recipe.hash = recipe.hash * 31 + size_t(a.sibling_position());
+  return std::make_shared<Recipe>(std::move(recipe));
+}
+
+bool equal(const Recipe& a, const Recipe& b) {
+  if (&a == &b) return true;
+  if (a.hash != b.hash || !a.primitive != !b.primitive) return false;
+  if (!a.primitive) return a.made.id() == b.made.id();
+  const auto& p = *a.primitive;
+  const auto& q = *b.primitive;
+  if (typeid(p) != typeid(q) || !p.is_equivalent(q) || a.inputs.size() != b.inputs.size()) return false;
+  if (a.made.shape() != b.made.shape() || a.made.dtype() != b.made.dtype()) return false;
+  for (size_t i = 0; i < a.inputs.size(); ++i)
+    if (!equal(*a.inputs[i], *b.inputs[i])) return false;
+  return true;
+}
+
+class FoldedConstants {
+ public:
+  std::shared_ptr<const Folded> find(const Recipe& recipe) {
+    std::lock_guard lock(mutex_);
+    auto range = held_.equal_range(recipe.hash);
+    for (auto it = range.first; it != range.second;) {
+      auto folded = it->second.lock();
+      if (!folded) {
+        it = held_.erase(it);
+        continue;
+      }
+      if (equal(*folded->recipe, recipe)) return folded;
+      ++it;
+    }
+    return nullptr;
+  }
+
+  void add(const std::shared_ptr<const Folded>& folded) {
+    std::lock_guard lock(mutex_);
+    if (held_.size() >= limit_) {
+      for (auto it = held_.begin(); it != held_.end();) it = it->second.expired() ? held_.erase(it) : std::next(it);
+      limit_ = std::max<size_t>(256, 2 * held_.size());
+    }
+    held_.emplace(folded->recipe->hash, folded);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::multimap<size_t, std::weak_ptr<const Folded>> held_;
+  size_t limit_ = 256;
+};
+
+FoldedConstants& folded_constants() {
+  static auto* all = new FoldedConstants; // never destroyed: tapes may be freed while the process ends
+  return *all;
+}
+
+} // namespace
+
 mx::array placeholder(mx::Shape shape, mx::Dtype dtype) {
   return mx::array(std::move(shape), dtype, nullptr, {});
 }
@@ -70,12 +156,25 @@ Tape::Tape(const Arrays& inputs, const Arrays& outputs) {
     }
   }
   for (const auto& out : outputs) needed.insert(out.id());
-  for (const auto& a : order)
-    if (is_fixed(a) && needed.count(a.id())) {
-      constants_.push_back(a);
-      slot_.emplace(a.id(), -int(constants_.size()));
+  Recipes recipes;
+  Arrays fresh;
+  std::vector<size_t> fresh_at;
+  for (const auto& a : order) {
+    if (!is_fixed(a)) continue;
+    auto recipe = recipes.emplace(a.id(), recipe_of(a, recipes)).first->second;
+    if (!needed.count(a.id())) continue;
+    auto known = a.has_primitive() ? folded_constants().find(*recipe) : nullptr;
+    if (a.has_primitive() && !known) {
+      fresh.push_back(a);
+      fresh_at.push_back(constants_.size());
+      known = std::make_shared<Folded>(Folded{recipe, a});
     }
-  if (!constants_.empty()) evaluate(constants_);
+    constants_.push_back(known ? known->value : a);
+    folded_.push_back(std::move(known));
+    slot_.emplace(a.id(), -int(constants_.size()));
+  }
+  if (!fresh.empty()) evaluate(fresh);
+  for (size_t at : fresh_at) folded_constants().add(folded_[at]);
   for (const auto& a : order) {
     if (is_fixed(a) || slot_.count(a.id())) continue;
     Node node{a.primitive_ptr(), {}, {}, {}};

@@ -6,6 +6,10 @@
 
 namespace mlxc {
 
+// A constant that a tape computed once: equal ones (the same operations on the same arrays) are shared by all tapes of
+// the process, so packed weights exist once for all shapes and sessions.
+struct Folded;
+
 class Tape {
  public:
   // Records what `outputs` are computed from. What does not depend on `inputs` (placeholders) is evaluated now, unless
@@ -30,6 +34,7 @@ class Tape {
 
   std::vector<std::pair<mx::Shape, mx::Dtype>> inputs_;
   Arrays constants_;
+  std::vector<std::shared_ptr<const Folded>> folded_;
   std::vector<Node> nodes_;
   std::vector<int> outputs_;
   size_t slots_ = 0;
