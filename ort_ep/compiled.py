@@ -19,9 +19,9 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import tape
 from ort_ep.bodies import Bodies
-from ort_ep.engine import PLAN_CLOSED, EagerEngine, arrays, exact
+from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
 from ort_ep.options import OptionError, Options
-from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want
+from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want, arrays
 from ort_ep.report import CompileReport
 from ort_ep.streams import PooledStream
 
@@ -121,7 +121,7 @@ class CompiledEngine:
         self._bodies = Bodies(lambda body: CompiledEngine(body, record, limit, report, warn))
         self._lock = threading.Lock()
 
-    def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
+    def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
         plan = self._plan
         if plan is None:
             raise RuntimeError(PLAN_CLOSED)
@@ -136,7 +136,8 @@ class CompiledEngine:
         outputs = [
             finals[i] if i in finals else exact(frame.values[port.slot], port) for i, port in enumerate(plan.outputs)
         ]
-        stream.evaluate(arrays(outputs))
+        if not lazily:
+            stream.evaluate(arrays(outputs))
         return outputs
 
     def close(self) -> None:

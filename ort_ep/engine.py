@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.bodies import Bodies
-from ort_ep.plan import Plan, Port, Slot
+from ort_ep.plan import Plan, Port, Slot, arrays
 from ort_ep.streams import PooledStream
 
 PLAN_CLOSED: Final = "this plan is closed: its session has been released"
@@ -17,8 +17,8 @@ PLAN_CLOSED: Final = "this plan is closed: its session has been released"
 class Engine(Protocol):
     """Runs one plan, from any thread, on the stream it is given."""
 
-    def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
-        """Evaluated outputs in order: row-contiguous Arrays of the exact dtype, or numpy arrays."""
+    def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
+        """Outputs in order, evaluated unless `lazily`: row-contiguous Arrays of the exact dtype, or numpy arrays."""
 
     def close(self) -> None:
         """Drop what the engine keeps; no run is active and none follows."""
@@ -31,7 +31,7 @@ class EagerEngine:
         self._plan: Plan | None = plan
         self._bodies = Bodies(EagerEngine)
 
-    def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
+    def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
         if self._plan is None:
             raise RuntimeError(PLAN_CLOSED)
         frame = self._plan.frame(inputs)
@@ -41,21 +41,13 @@ class EagerEngine:
                 frame.sync(segment.sync)
             frame.execute(segment, self._bodies.runner(stream))
         outputs = [exact(frame.values[port.slot], port) for port in self._plan.outputs]
-        stream.evaluate(arrays(outputs))
+        if not lazily:
+            stream.evaluate(arrays(outputs))
         return outputs
 
     def close(self) -> None:
         self._plan = None
         self._bodies.close()
-
-
-def arrays(values: Iterable[Slot]) -> Iterator[mx.Array]:
-    """The arrays among values and inside sequences."""
-    for value in values:
-        if isinstance(value, mx.Array):
-            yield value
-        elif isinstance(value, list):
-            yield from arrays(value)
 
 
 def exact(value: Slot, port: Port) -> Slot:

@@ -11,7 +11,7 @@ A call with bodies (control flow) gets them as callables over plans of their own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
@@ -251,6 +251,15 @@ def _checked(step: Step, index: int, result: Slot) -> Slot:
     if output is not None and output.is_container and (result is None or isinstance(result, list)):
         return result
     raise OperatorError(f"{step.node.title}: the handler returned {type(result).__name__} for an output that is used")
+
+
+def arrays(values: Iterable[Slot]) -> Iterator[mx.Array]:
+    """The arrays among values and inside sequences."""
+    for value in values:
+        if isinstance(value, mx.Array):
+            yield value
+        elif isinstance(value, list):
+            yield from arrays(value)
 
 
 def _describe(value: Slot) -> str:

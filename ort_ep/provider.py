@@ -172,7 +172,7 @@ class _Unusable:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def run(self, inputs: Sequence[Slot], stream: PooledStream) -> list[Slot]:
+    def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
         raise RuntimeError(f"this subgraph could not be compiled: {self._error}") from self._error
 
     def close(self) -> None:
