@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import mlxc_py as mx
-from mlxc_py import Array
+from mlxc_py import Array, cpu_primitives
 from ort_ep.ops import precision
 from ort_ep.ops.precision import widened
 from ort_ep.registry import FLOATS, NUMERIC, SINGLES, op
@@ -19,7 +19,7 @@ def relu(x: Array) -> Array:
 @op("LeakyRelu", since=6, dtypes=FLOATS)
 @widened
 def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
-    return mx.where(x < 0, alpha * x, x)
+    return cpu_primitives.leaky_relu(x, alpha)
 
 
 @op("PRelu", since=7, dtypes=NUMERIC)
@@ -57,28 +57,32 @@ def sigmoid(x: Array) -> Array:
     return precision.sigmoid(x)
 
 
+def silu(x: Array, alpha: float) -> Array:
+    return cpu_primitives.silu(x, alpha) if x.dtype != mx.float64 else x * precision.sigmoid(alpha * x)
+
+
 @op("HardSigmoid", since=6, dtypes=FLOATS)
 @widened
 def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    return mx.clip(alpha * x + beta, 0, 1)
+    return cpu_primitives.hard_sigmoid(x, alpha, beta)
 
 
 @op("HardSwish", since=14, dtypes=FLOATS)
 @widened
 def hard_swish(x: Array) -> Array:
-    return x * mx.clip(x / 6 + 0.5, 0, 1)
+    return cpu_primitives.hard_swish(x)
 
 
 @op("Swish", since=24, dtypes=FLOATS)
 @widened
 def swish(x: Array, *, alpha: float = 1.0) -> Array:
-    return x * precision.sigmoid(alpha * x)
+    return silu(x, alpha)
 
 
 @op("QuickGelu", domain="com.microsoft", dtypes=FLOATS)
 @widened
 def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
-    return x * precision.sigmoid(alpha * x)
+    return silu(x, alpha)
 
 
 @op("SwiGLU", since=28, dtypes=FLOATS)
@@ -102,7 +106,7 @@ def softsign(x: Array) -> Array:
 @op("Mish", since=18, dtypes=FLOATS)
 @widened
 def mish(x: Array) -> Array:
-    return x * mx.tanh(precision.softplus(x))
+    return x * precision.tanh(precision.softplus(x))
 
 
 @op("Shrink", since=9, dtypes=NUMERIC)
@@ -116,5 +120,5 @@ def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
 @widened
 def gelu(x: Array, *, approximate: str = "none") -> Array:
     if approximate == "tanh":
-        return x * 0.5 * (1 + mx.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    return x * 0.5 * (1 + mx.erf(x / math.sqrt(2)))
+        return x * 0.5 * (1 + precision.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return cpu_primitives.gelu(x)

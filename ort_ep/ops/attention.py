@@ -57,7 +57,7 @@ def attend(
         )
         return without_empty_rows(y, bias), None
     stages = [product(widen(q) * scale, widen(k))]
-    stages.append(mx.tanh(stages[RAW] / softcap) * softcap if softcap else stages[RAW])
+    stages.append(precision.tanh(stages[RAW] / softcap) * softcap if softcap else stages[RAW])
     stages.append(stages[CAPPED] if bias is None else stages[CAPPED] + bias)
     stages.append(without_empty_rows(weights(stages[BIASED], sinks), bias))
     y = mixture(stages[WEIGHTS], widen(v)).astype(q.dtype)

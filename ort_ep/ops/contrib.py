@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import mlxc_py as mx
 from mlxc_py import Array
-from ort_ep.ops import activation
+from ort_ep.ops import activation, precision
 from ort_ep.ops.conv import conv, one_to_three_axes
 from ort_ep.ops.matmul import gemm, matmul
 from ort_ep.ops.norm import layer_normalization, simplified_layer_normalization
@@ -18,7 +18,7 @@ MICROSOFT = "com.microsoft"
 ACTIVATIONS: dict[str, Callable[..., Array]] = {
     "": lambda x: x,
     "Relu": activation.relu,
-    "Tanh": mx.tanh,
+    "Tanh": precision.tanh,
     "Sigmoid": activation.sigmoid,
     "LeakyRelu": lambda x, alpha=0.01: activation.leaky_relu(x, alpha=alpha),
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: activation.hard_sigmoid(x, alpha=alpha, beta=beta),

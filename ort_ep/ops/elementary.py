@@ -15,7 +15,7 @@ def exp(x: Array) -> Array:
 
 @op("Log", since=6, dtypes=FLOATS)
 def log(x: Array) -> Array:
-    return mx.log(x)
+    return precision.log(x)
 
 
 @op("Sqrt", since=6, dtypes=FLOATS)
@@ -30,7 +30,7 @@ def reciprocal(x: Array) -> Array:
 
 @op("Erf", since=9, dtypes=SINGLES)
 def erf(x: Array) -> Array:
-    return mx.erf(x)
+    return precision.erf(x)
 
 
 @op("Sin", since=7, dtypes=FLOATS)
@@ -75,7 +75,7 @@ def cosh(x: Array) -> Array:
 
 @op("Tanh", since=6, dtypes=FLOATS)
 def tanh(x: Array) -> Array:
-    return mx.tanh(x)
+    return precision.tanh(x)
 
 
 @op("Asinh", since=9, dtypes=FLOATS)

@@ -9,6 +9,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
+from ort_ep.ops import precision
 from ort_ep.ops.indexing import gather
 from ort_ep.registry import INDEX, op
 
@@ -17,8 +18,8 @@ TABULAR = INDEX | {"float32", "float64"}
 
 POST_TRANSFORMS: dict[str, Callable[[Array], Array]] = {
     "NONE": lambda scores: scores,
-    "LOGISTIC": mx.sigmoid,
-    "SOFTMAX": lambda scores: mx.softmax(scores, -1, precise=True),
+    "LOGISTIC": precision.sigmoid,
+    "SOFTMAX": lambda scores: precision.softmax(scores, -1),
 }
 
 

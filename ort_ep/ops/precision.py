@@ -1,4 +1,5 @@
-"""Functions whose MLX forms are too narrow: 16-bit floats computed in float32, float64 composed from true doubles."""
+"""Functions whose MLX forms are too narrow or too slow: 16-bit floats computed in float32, float64 composed from true
+doubles, and on the CPU the vectorised primitives of mlxc_py.cpu_primitives."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import mlxc_py as mx
-from mlxc_py import Array, Dtype
+from mlxc_py import Array, Dtype, cpu_primitives
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 HALF = (mx.float16, mx.bfloat16)
+erf, log, tanh = cpu_primitives.erf, cpu_primitives.log, cpu_primitives.tanh
 
 
 def is_float(x: Array) -> bool:
@@ -76,37 +78,39 @@ def narrow(y: Array, dtype: Dtype) -> Array:
 
 def exp(x: Array) -> Array:
     if x.dtype != mx.float64:
-        return mx.exp(x)
+        return cpu_primitives.exp(x)
     # MLX's float64 exp has float32 accuracy, its expm1 is a true double
     grown = mx.expm1(mx.abs(x)) + 1
     return mx.where(x < 0, 1 / grown, grown)
 
 
 def sigmoid(x: Array) -> Array:
-    return mx.sigmoid(x) if x.dtype != mx.float64 else 1 / (1 + exp(-x))
+    return cpu_primitives.sigmoid(x) if x.dtype != mx.float64 else 1 / (1 + exp(-x))
 
 
 def sin(x: Array) -> Array:
     if x.dtype != mx.float64:
-        return mx.sin(x)
+        return cpu_primitives.sin(x)
     half = mx.tan(x / 2)
     return 2 * half / (1 + half * half)
 
 
 def cos(x: Array) -> Array:
     if x.dtype != mx.float64:
-        return mx.cos(x)
+        return cpu_primitives.cos(x)
     half = mx.square(mx.tan(x / 2))
     return (1 - half) / (1 + half)
 
 
 def softplus(x: Array) -> Array:
     """log(1 + exp(x)) without overflow."""
+    if cpu_primitives.serves(x):
+        return cpu_primitives.softplus(x)
     return mx.maximum(x, 0) + mx.log1p(exp(-mx.abs(x)))
 
 
 def softmax(x: Array, axis: int) -> Array:
     if x.dtype != mx.float64:
-        return mx.softmax(x, axis, precise=True)
+        return cpu_primitives.softmax(x, axis)
     shifted = exp(x - mx.max(x, axis, keepdims=True))
     return shifted / mx.sum(shifted, axis, keepdims=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import mlxc_py as mx
 from mlxc_py import Array
+from ort_ep.ops import precision
 from ort_ep.ops.activation import leaky_relu
 from ort_ep.ops.matmul import exact_product
 from ort_ep.ops.pool import average_pool, global_average_pool
@@ -57,7 +58,7 @@ def quantized(y: Array, scale: Array, zero_point: Array | None, like: Array) -> 
 def qlinear_sigmoid(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
 ) -> Array:
-    return quantized(mx.sigmoid(dequantize_linear(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+    return quantized(precision.sigmoid(dequantize_linear(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
 
 
 @op("QLinearLeakyRelu", domain=MICROSOFT, dtypes=QUANTIZED)

@@ -29,7 +29,7 @@ TYPES = {"T": FLOATS, "T1": frozenset({"int32"})}
 # name: function of (x, alpha, beta), and the defaults of as many of the two as it takes
 ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {
     "relu": (lambda x: mx.maximum(x, 0), ()),
-    "tanh": (mx.tanh, ()),
+    "tanh": (precision.tanh, ()),
     "sigmoid": (precision.sigmoid, ()),
     "softsign": (lambda x: x / (1 + mx.abs(x)), ()),
     "softplus": (precision.softplus, ()),
@@ -37,7 +37,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {
     "thresholdedrelu": (lambda x, alpha: mx.where(x > alpha, x, mx.zeros_like(x)), (1.0,)),
     "elu": (lambda x, alpha: mx.where(x < 0, alpha * mx.expm1(x), x), (1.0,)),
     "affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
-    "scaledtanh": (lambda x, alpha, beta: alpha * mx.tanh(beta * x), (1.0, 1.0)),
+    "scaledtanh": (lambda x, alpha, beta: alpha * precision.tanh(beta * x), (1.0, 1.0)),
     "hardsigmoid": (lambda x, alpha, beta: mx.clip(alpha * x + beta, 0, 1), (0.2, 0.5)),
 }
 

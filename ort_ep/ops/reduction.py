@@ -80,7 +80,7 @@ def sum_square(data: Array, axes: list[int], keepdims: bool) -> Array:
 
 @reduction("ReduceLogSum")
 def log_sum(data: Array, axes: list[int], keepdims: bool) -> Array:
-    return mx.log(mx.sum(data, axes, keepdims))
+    return precision.log(mx.sum(data, axes, keepdims))
 
 
 @reduction("ReduceLogSumExp")
@@ -88,7 +88,7 @@ def log_sum_exp(data: Array, axes: list[int], keepdims: bool) -> Array:
     wide = data if is_float(data) else data.astype(mx.float32)
     peak = extreme(mx.max, wide, axes, True, 0)
     shift = mx.where(mx.isfinite(peak), peak, mx.zeros_like(peak))
-    total = mx.log(mx.sum(precision.exp(wide - shift), axes, keepdims=True)) + shift
+    total = precision.log(mx.sum(precision.exp(wide - shift), axes, keepdims=True)) + shift
     return total if keepdims else mx.squeeze(total, axes)
 
 

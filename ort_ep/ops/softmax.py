@@ -42,7 +42,7 @@ def softmax(x: Array, axis: int) -> Array:
 @normaliser("LogSoftmax")
 def log_softmax(x: Array, axis: int) -> Array:
     shifted = x - mx.max(x, axis, keepdims=True)
-    return shifted - mx.log(mx.sum(precision.exp(shifted), axis, keepdims=True))
+    return shifted - precision.log(mx.sum(precision.exp(shifted), axis, keepdims=True))
 
 
 @normaliser("Hardmax")
