@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,15 @@ UINT8 = frozenset({"uint8"})
 PACKED = UINT8 | {"int4", "uint4"}
 SPARE_ROWS = 6  # up to so many, reading packed weights beats unpacking them on the CPU [M 93]
 GROUPS = (32, 64, 128)  # block sizes that MLX's quantised products know
+
+
+class Grouped(NamedTuple):
+    """Weights [..., N, K] as MLX's quantised products take them: packed into words, w = level * gain + offset."""
+
+    words: Array
+    gains: Array
+    offsets: Array
+    group: int
 
 
 def unpacked(x: Array, bits: int) -> Array:
@@ -90,18 +100,31 @@ def block_product(a: Array, b: Array, gains: Array, zeros: Array, bits: int, blo
     missing = blocks * block - a.shape[-1]
     if missing:
         a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
+    packed = b.reshape([rows, -1])
+    layout = grouped(packed, gains, zeros, bits, block)
+    if layout is None:
+        return mx.matmul(accumulated(a), dequantized(packed, gains, zeros, bits, block).T)
+    if math.prod(a.shape[:-1]) <= SPARE_ROWS or mx.default_device().type != mx.cpu:
+        return mx.quantized_matmul(widen(a), layout.words, layout.gains, layout.offsets, True, layout.group, bits)
+    weights = mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
+    return mx.matmul(accumulated(a), weights.T)
+
+
+def grouped(packed: Array, gains: Array, zeros: Array, bits: int, block: int) -> Grouped | None:
+    """Weights [..., N, bytes] as MLX's quantised products take them, where their blocks and bits allow it."""
     group = next((size for size in GROUPS[::-1] if block % size == 0), None)
-    if group is None or bits == 7 or b.shape[-1] * b.shape[-2] % 4:
-        levels = unpacked(b.reshape([rows, blocks, -1]), bits).astype(mx.float32)
-        weights = ((levels - zeros[..., None]) * gains[..., None]).reshape([rows, blocks * block])
-        return mx.matmul(accumulated(a), weights.T)
-    words = mx.view(b.reshape([rows, -1]), mx.uint32)
-    gains, zeros = (mx.repeat(x, block // group, 1) if block > group else x for x in (gains, zeros))
-    offsets = -zeros * gains
-    few = math.prod(a.shape[:-1]) <= SPARE_ROWS or mx.default_device().type != mx.cpu
-    if few:
-        return mx.quantized_matmul(widen(a), words, gains, offsets, True, group, bits)
-    return mx.matmul(accumulated(a), mx.dequantize(words, gains, offsets, group, bits).T)
+    if group is None or bits == 7 or packed.shape[-1] % 4:
+        return None
+    if block > group:
+        gains, zeros = mx.repeat(gains, block // group, -1), mx.repeat(zeros, block // group, -1)
+    return Grouped(mx.view(packed, mx.uint32), gains, -zeros * gains, group)
+
+
+def dequantized(packed: Array, gains: Array, zeros: Array, bits: int, block: int) -> Array:
+    """float32 weights [..., N, K] of [..., N, bytes] and values for each of their blocks."""
+    levels = unpacked(packed.reshape([*gains.shape, -1]), bits).astype(mx.float32)
+    weights = (levels - zeros[..., None]) * gains[..., None]
+    return weights.reshape([*gains.shape[:-1], gains.shape[-1] * block])
 
 
 @op(

@@ -1,0 +1,199 @@
+"""Mixtures of experts: each token goes through the few experts that its router prefers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlxc_py as mx
+from mlxc_py import Array
+from ort_ep.graph import Node
+from ort_ep.ops import activation as functions
+from ort_ep.ops.contrib import MICROSOFT
+from ort_ep.ops.nbits import UINT8, dequantized, grouped, zero_levels
+from ort_ep.ops.precision import sigmoid, softmax, widen
+from ort_ep.registry import SINGLES, op
+
+# [T, k or 1, 1, K] and the experts [T, k] of each token -> [T, k, 1, N]
+Layer = Callable[[Array, Array], Array]
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: mx.maximum(x, 0),
+    "relu2": lambda x: mx.square(mx.maximum(x, 0)),
+    "gelu": functions.gelu,
+    "silu": lambda x: x * sigmoid(x),
+    "identity": lambda x: x,
+}
+GATED = ("swiglu", "geglu")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What lies between the layers of an expert; the gated ones join two halves, laid out as `fusion` says."""
+
+    kind: str
+    alpha: float
+    beta: float
+    limit: float | None
+    fusion: int
+
+    def __call__(self, hidden: Array, other: Array | None) -> Array:
+        if self.kind not in GATED:
+            y = ACTIVATIONS[self.kind](hidden)
+            return y if other is None else y * other
+        if other is not None:
+            gate, linear = hidden, other
+        elif self.fusion == 1:
+            gate, linear = hidden[..., ::2], hidden[..., 1::2]
+        else:
+            gate, linear = mx.split(hidden, 2, -1)
+        if self.kind == "geglu":
+            return functions.gelu(gate, approximate="tanh") * linear
+        if self.limit is not None:
+            gate, linear = mx.minimum(gate, self.limit), mx.clip(linear, -self.limit, self.limit)
+        return gate * sigmoid(self.alpha * gate) * (linear + self.beta)
+
+
+def plain(weights: Array, bias: Array | None) -> Layer:
+    """Experts' weights [E, N, K] and biases [E, N]."""
+    return with_bias(lambda x, chosen: mx.gather_mm(x, widen(weights).swapaxes(1, 2), rhs_indices=chosen), bias)
+
+
+def with_bias(layer: Layer, bias: Array | None) -> Layer:
+    if bias is None:
+        return layer
+    return lambda x, chosen: layer(x, chosen) + mx.take(widen(bias), chosen, 0)[:, :, None]
+
+
+def quantized(
+    weights: Array, scales: Array, zero_points: Array | None, bias: Array | None, bits: int, block: int
+) -> Layer:
+    """Packed weights [E, N, bytes]; scales for each row [E, N], or for each of its blocks [E, N, K / block]."""
+    gains = widen(scales)
+    zeros = zero_levels(zero_points, gains, bits)
+    if gains.ndim == 2:
+        gains, zeros = gains[..., None], zeros[..., None]
+    length = weights.shape[-1] * 8 // bits
+    block = block if block and gains.shape[-1] > 1 else length
+    layout = grouped(weights, gains, zeros, bits, block) if length == block * gains.shape[-1] else None
+    if layout is None:
+        return plain(dequantized(weights, gains, zeros, bits, block), bias)
+    words, steps, offsets, group = layout
+    return with_bias(
+        lambda x, chosen: mx.gather_qmm(
+            x, words, steps, offsets, rhs_indices=chosen, transpose=True, group_size=group, bits=bits
+        ),
+        bias,
+    )
+
+
+def mixture(
+    x: Array,
+    logits: Array,
+    k: int,
+    normalized: int,
+    layers: tuple[Layer, Layer, Layer | None],
+    activation: Activation,
+    mixing: Array | None = None,
+) -> Array:
+    """The sum of each token's k best experts, weighed by the softmax of the logits, or by `mixing` as it is."""
+    tokens = widen(x).reshape([math.prod(x.shape[:-1]), 1, 1, x.shape[-1]])
+    chances = softmax(widen(logits), -1)
+    chosen = mx.argsort(widen(logits), -1)[:, ::-1][:, :k]
+    weights = mx.take_along_axis(chances if mixing is None else widen(mixing), chosen, -1)
+    if normalized:
+        weights = weights / mx.sum(weights, -1, keepdims=True)
+    first, second, gate = layers
+    hidden = activation(first(tokens, chosen), None if gate is None else gate(tokens, chosen))
+    outputs = second(hidden, chosen)[:, :, 0]
+    return mx.sum(outputs * weights[..., None], 1).reshape(x.shape).astype(x.dtype)
+
+
+def supported(node: Node) -> str | None:
+    attributes = node.attributes
+    if attributes.get("use_sparse_mixer", 0):
+        return "the sparse mixer is not supported"
+    if attributes.get("swiglu_limit_after_activation", 0):
+        return "limits after the activation are not supported"
+    if attributes.get("quant_type", "int") != "int":
+        return f"quant_type {attributes['quant_type']!r} is not supported"
+    if attributes.get("weights_prepacked", 0) == 1:
+        return "the weights are prepacked for another device"
+    kind = attributes.get("activation_type", "relu")
+    return None if kind in GATED or kind in ACTIVATIONS else f"activation_type {kind!r} is not supported"
+
+
+@op("MoE", domain=MICROSOFT, dtypes=SINGLES, claim=supported)
+def mixture_of_experts(
+    x: Array,
+    router_probs: Array,
+    fc1_experts_weights: Array,
+    fc1_experts_bias: Array | None = None,
+    *rest: Array | None,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    activation_type: str = "relu",
+    k: int = 1,
+    normalize_routing_weights: int = 0,
+    swiglu_fusion: int = 0,
+    swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
+    use_sparse_mixer: int = 0,
+) -> Array:
+    fc2, fc2_bias, fc3, fc3_bias = (*rest, None, None, None)[:4]
+    if fc2 is None:
+        raise ValueError("MoE needs the weights of its second layer")
+    layers = (
+        plain(fc1_experts_weights, fc1_experts_bias),
+        plain(fc2, fc2_bias),
+        None if fc3 is None else plain(fc3, fc3_bias),
+    )
+    activation = Activation(activation_type, activation_alpha, activation_beta, swiglu_limit, swiglu_fusion)
+    return mixture(x, router_probs, k, normalize_routing_weights, layers, activation)
+
+
+@op(
+    "QMoE",
+    domain=MICROSOFT,
+    dtypes={"x": SINGLES, "router_probs": SINGLES, "fc1_weights": UINT8},
+    claim=supported,
+)
+def quantized_mixture_of_experts(
+    x: Array,
+    router_probs: Array,
+    fc1_weights: Array,
+    *rest: Array | None,
+    accuracy_level: int = 0,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    activation_type: str = "relu",
+    block_size: int = 0,
+    expert_weight_bits: int = 4,
+    fc1_expert_weight_bits: int | None = None,
+    fc2_expert_weight_bits: int | None = None,
+    fc3_expert_weight_bits: int | None = None,
+    k: int = 1,
+    normalize_routing_weights: int = 0,
+    quant_type: str = "int",
+    swiglu_fusion: int = 0,
+    swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
+    use_sparse_mixer: int = 0,
+    weights_prepacked: int = -1,
+) -> Array:
+    # scales, bias of FC1; weights, scales, bias of FC2 and FC3; zero points of the three; mixing weights
+    given = (fc1_weights, *rest, *[None] * 13)[:13]
+    widths = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+
+    def layer(index: int) -> Layer | None:
+        weights, scales, bias = given[3 * index : 3 * index + 3]
+        if weights is None or scales is None:
+            return None
+        return quantized(weights, scales, given[9 + index], bias, widths[index] or expert_weight_bits, block_size)
+
+    first, second = layer(0), layer(1)
+    if first is None or second is None:
+        raise ValueError("QMoE needs the weights and scales of both layers")
+    activation = Activation(activation_type, activation_alpha, activation_beta, swiglu_limit, swiglu_fusion)
+    return mixture(x, router_probs, k, normalize_routing_weights, (first, second, layer(2)), activation, given[12])
