@@ -59,7 +59,8 @@ class Analyzer:
 
     def verdict(self, node: Node) -> Verdict:
         try:
-            answer = _boundary_reason(node) or self._translate(node, 0)
+            answer = self._translate(node, 0)
+            answer = answer if isinstance(answer, str) else _boundary_reason(node) or answer
         except Exception as error:  # a predicate's bug, or a function that onnx can't build, costs one node
             answer = f"deciding on it failed: {type(error).__name__}: {error}"
         return Verdict(node, reason=answer) if isinstance(answer, str) else Verdict(node, tuple(answer))

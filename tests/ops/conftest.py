@@ -13,8 +13,10 @@ from onnx import ModelProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import mlxc_py as mx
-from ort_ep import dtypes, plan, proto
+from ort_ep import dtypes, plan, proto, streams
+from ort_ep.bodies import Bodies
 from ort_ep.capability import Analyzer
+from ort_ep.engine import EagerEngine
 
 Array = np.ndarray[Any, Any]
 RELATIVE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1e-11, "complex64": 2e-5}
@@ -86,11 +88,11 @@ def run_plan(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     )
     for position in built.host_inputs:
         frame.twins[built.inputs[position].slot] = values[position]
-    for segment in built.segments:
-        waiting = [frame.values[slot] for slot in segment.sync]
-        mx.eval(*(value for value in waiting if isinstance(value, mx.Array)))
-        frame.sync(segment.sync)
-        frame.execute(segment)
+    with streams.pool("cpu").lease() as stream:
+        for segment in built.segments:
+            stream.evaluate(plan.arrays(frame.values[slot] for slot in segment.sync))
+            frame.sync(segment.sync)
+            frame.execute(segment, Bodies(EagerEngine).runner(stream))
     return [np.array(frame.values[port.slot]) for port in built.outputs]
 
 
