@@ -84,7 +84,7 @@ def test_crop_and_resize(check: Check, draw: Draw, mode: str, size: tuple[int, i
     check("CropAndResize", *given, constants=[3], domain=MICROSOFT, mode=mode, extrapolation_value=-2.0)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.float64])
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_unfold(check: Check, draw: Draw, dtype: Any, dim: int) -> None:
     check("UnfoldTensor", draw(dtype, 5, 6, 7), domain=MICROSOFT, dim=dim, size=3, step=2)
