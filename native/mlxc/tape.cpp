@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "extras.h"
+#include "layout.hpp"
 
 using namespace mlxc;
 
@@ -15,30 +16,6 @@ namespace {
 
 // A constant may be this much larger than what it is computed from.
 constexpr size_t kept_bytes = size_t(1) << 20;
-
-// Every array that `outputs` need, inputs before users. Not recursive: graphs are thousands of nodes deep.
-Arrays in_order(const Arrays& outputs) {
-  Arrays order;
-  std::unordered_set<std::uintptr_t> entered, done;
-  std::vector<std::pair<mx::array, size_t>> open;
-  auto enter = [&](const mx::array& a) {
-    if (entered.insert(a.id()).second) open.emplace_back(a, 0);
-  };
-  for (const auto& out : outputs) {
-    enter(out);
-    while (!open.empty()) {
-      auto& [a, next] = open.back();
-      if (a.has_primitive() && next < a.inputs().size()) {
-        const auto input = a.inputs()[next++];
-        enter(input);
-        continue;
-      }
-      order.push_back(a);
-      open.pop_back();
-    }
-  }
-  return order;
-}
 
 bool worth_keeping(const mx::array& a) {
   size_t given = kept_bytes, made = 0;
@@ -136,7 +113,8 @@ mx::array placeholder(mx::Shape shape, mx::Dtype dtype) {
   return mx::array(std::move(shape), dtype, nullptr, {});
 }
 
-Tape::Tape(const Arrays& inputs, const Arrays& outputs) {
+Tape::Tape(const Arrays& inputs, const Arrays& given) {
+  const auto outputs = laid_out(given);
   for (const auto& input : inputs) {
     slot_.emplace(input.id(), int(slots_++));
     inputs_.emplace_back(input.shape(), input.dtype());
