@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from mlxc_py._version import __version__
 from ort_ep.cli import demo, doctor, run
 from ort_ep.cli.console import CommandError, one_line, show_error
 from ort_ep.cli.flags import debugging
@@ -39,13 +40,24 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
-app = typer.Typer(
-    cls=Commands,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    help="Run ONNX models on MLX through ONNX Runtime's MLXExecutionProvider.",
-)
+app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"mlxc-py {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Run ONNX models on MLX through ONNX Runtime's MLXExecutionProvider."""
+
+
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
 
+import ort_ep
 from ort_ep.cli import app
 
 
@@ -86,3 +87,7 @@ def test_every_command_explains_itself(command):
     done = invoke(command, "--help")
     assert done.exit_code == 0
     assert "--debug" in done.stdout
+
+
+def test_the_version_is_told():
+    assert invoke("--version").stdout == f"mlxc-py {ort_ep.__version__}\n"
