@@ -48,6 +48,7 @@ def _rows() -> list[ElemType]:
 
 
 ELEM_TYPES: Final[dict[int, ElemType]] = {row.code: row for row in _rows()}
+NARROW: Final = frozenset(row.name for row in ELEM_TYPES.values() if row.numpy and not row.mlx and row.bits <= 8)
 BY_NAME: Final[dict[str, ElemType]] = {row.name: row for row in ELEM_TYPES.values()}
 BY_NUMPY: Final[dict[np.dtype[Any], ElemType]] = {row.numpy: row for row in ELEM_TYPES.values() if row.numpy}
 
@@ -66,6 +67,35 @@ def to_mlx(code: int) -> mx.Dtype:
         raise TypeError(f"MLX has no dtype for {name_of(code)}; such tensors stay on the CPU provider")
     dtype: mx.Dtype = getattr(mx, row.mlx)
     return dtype
+
+
+def device_dtype(code: int) -> mx.Dtype:
+    """The MLX dtype that carries an element type: of one that MLX lacks, uint8 carries the bit patterns."""
+    row = ELEM_TYPES.get(code)
+    return mx.uint8 if row is not None and row.name in NARROW else to_mlx(code)
+
+
+def of_codes(row: ElemType, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Bit patterns, one per uint8, as values of a type of at most 8 bits."""
+    assert row.numpy is not None
+    if "float" in row.name:
+        return codes.view(row.numpy)
+    if row.name.startswith("int"):
+        sign = 1 << (row.bits - 1)
+        codes = (codes.astype(np.int8) ^ sign) - sign
+    return codes.astype(row.numpy)
+
+
+def packed(code: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bytes of an ONNX tensor: sub-byte values, given as such or as bit patterns, share bytes, first one lowest."""
+    row = ELEM_TYPES[code]
+    content = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray makes 0-d arrays 1-d
+    if row.bits >= 8:
+        return content
+    content = content.reshape(-1)
+    codes = content.view(np.uint8) if content.dtype.itemsize == 1 else content.astype(np.int8).view(np.uint8)
+    lowest = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, : row.bits]
+    return np.packbits(lowest.reshape(-1), bitorder="little")
 
 
 def on_device(value: mx.Array | np.ndarray[Any, Any]) -> mx.Array:

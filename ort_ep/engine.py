@@ -54,5 +54,5 @@ def exact(value: Slot, port: Port) -> Slot:
     """The value as ONNX declares it; numpy results already have their dtype."""
     if not isinstance(value, mx.Array) or not port.elem_type:  # what an optional holds has no declared type
         return value
-    dtype = dtypes.to_mlx(port.elem_type)
+    dtype = dtypes.device_dtype(port.elem_type)
     return mx.contiguous(value if value.dtype == dtype else value.astype(dtype))

@@ -200,11 +200,7 @@ def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> n
         count = math.prod(shape)
         bits = np.unpackbits(raw, count=count * row.bits, bitorder="little").reshape(count, row.bits)
         codes = bits @ (1 << np.arange(row.bits, dtype=np.uint8))  # the first element sits in the low bits
-        if row.name.startswith("int"):
-            sign = 1 << (row.bits - 1)
-            codes = (codes.astype(np.int8) ^ sign) - sign
-        is_float = row.name.startswith("float")
-        array = (codes.view(numpy_dtype) if is_float else codes.astype(numpy_dtype)).reshape(tuple(shape))
+        array = dtypes.of_codes(row, codes).reshape(tuple(shape))
     array.flags.writeable = False
     return array
 

@@ -123,10 +123,14 @@ class Segment:
 
 @dataclass(slots=True)
 class Frame:
-    """The values of one run. `twins` holds the other form of a slot: numpy of an Array, or Array of a numpy array."""
+    """The values of one run. `twins` holds the other form of a slot: numpy of an Array, or Array of a numpy array.
+
+    `codes` are the slots whose Arrays hold bit patterns of a type that MLX lacks.
+    """
 
     values: list[Slot]
     twins: dict[int, Slot]
+    codes: Mapping[int, dtypes.ElemType] = field(default_factory=dict)
 
     def host(self, slot: int) -> Host:
         value = self.values[slot]
@@ -149,7 +153,8 @@ class Frame:
         """Copy evaluated arrays to the host."""
         for slot in slots:
             if not isinstance(self.values[slot], np.ndarray):
-                self.twins[slot] = np.array(self.values[slot])
+                copied = np.array(self.values[slot])
+                self.twins[slot] = dtypes.of_codes(self.codes[slot], copied) if slot in self.codes else copied
 
     def execute(self, segment: Segment, run: BodyRunner | None = None) -> None:
         """Call the handlers of a segment in order; builds MLX graphs, evaluates nothing but through `run`.
@@ -186,6 +191,7 @@ class Plan:
     twins: dict[int, Slot]
     host_inputs: frozenset[int]
     nodes: int
+    codes: Mapping[int, dtypes.ElemType] = field(default_factory=dict)
     weights: tuple[SharedInitializer, ...] = ()
 
     @property
@@ -206,7 +212,7 @@ class Plan:
 
     def frame(self, inputs: Sequence[Slot]) -> Frame:
         """A fresh frame with constants and inputs in place."""
-        frame = Frame(list(self.values), dict(self.twins))
+        frame = Frame(list(self.values), dict(self.twins), self.codes)
         for port, value in zip(self.inputs, inputs, strict=True):
             frame.values[port.slot] = value
         return frame
@@ -321,6 +327,11 @@ class _Builder:
             twins=frame.twins,
             host_inputs=frozenset(i for i, port in enumerate(ports) if port.slot in self.demanded),
             nodes=len(self.calls),
+            codes={
+                slot: dtypes.ELEM_TYPES[value.elem_type]
+                for slot, value in enumerate(self.values)
+                if value.dtype in dtypes.NARROW and value.elem_type is not None
+            },
             weights=tuple(leaf for slot, leaf in self.weights.items() if frame.values[slot] is not None),
         )
 

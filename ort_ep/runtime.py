@@ -83,7 +83,7 @@ class Compute:
             ports = zip(self._plan.inputs, inputs, strict=True)
             slots = [_wrapped(port, item, i in self._plan.host_inputs) for i, (port, item) in enumerate(ports)]
             results = self._engine.run(slots, stream)
-        return [_delivered(value) for value in results]
+        return [_delivered(port, value) for port, value in zip(self._plan.outputs, results, strict=True)]
 
     def _failure(self, error: Exception) -> ComputeError:
         message = f"{self._plan.name}: {error}" if str(error) else f"{self._plan.name}: {type(error).__name__}"
@@ -116,8 +116,9 @@ def host_view(address: int, elem_type: int, shape: tuple[int, ...]) -> np.ndarra
     return decode(elem_type, shape, view_bytes(address, nbytes))
 
 
-def _delivered(value: Slot) -> Output:
-    if isinstance(value, np.ndarray):
-        array = np.ascontiguousarray(value).reshape(value.shape)  # ascontiguousarray makes 0-d arrays 1-d
-        return array.shape, array.__array_interface__["data"][0], array.nbytes, array
+def _delivered(port: Port, value: Slot) -> Output:
+    shares_bytes = dtypes.ELEM_TYPES[port.elem_type].bits < 8
+    if isinstance(value, np.ndarray) or shares_bytes:
+        content = dtypes.packed(port.elem_type, np.asarray(value))
+        return tuple(value.shape), content.__array_interface__["data"][0], content.nbytes, content
     return value.shape, value.address, value.nbytes, value

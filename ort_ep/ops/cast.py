@@ -6,19 +6,10 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
-from ort_ep.dtypes import ELEM_TYPES, numpy_dtype, to_mlx
+from ort_ep.dtypes import BY_NUMPY, NARROW, name_of, numpy_dtype, to_mlx
 from ort_ep.graph import Node
+from ort_ep.ops.narrow import held, narrowed
 from ort_ep.registry import ANY, op
-
-# int4, float8 and the like: types that MLX lacks, whose values arrive as numpy
-NARROW = frozenset(row.name for row in ELEM_TYPES.values() if row.numpy and not row.mlx and row.bits <= 8)
-
-
-def held(x: Array | np.ndarray) -> Array:
-    """The values of an input in a type that MLX has: int32 or float32 for one that it lacks."""
-    if isinstance(x, Array):
-        return x
-    return mx.array(x.astype(np.int32 if "int" in x.dtype.name else np.float32))
 
 
 def to_mlx_type(node: Node) -> str | None:
@@ -29,17 +20,22 @@ def to_mlx_type(node: Node) -> str | None:
 
 
 def fold_cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
+    if name_of(to) in NARROW:
+        return narrowed(x.astype(np.float32) if x.dtype not in BY_NUMPY else x, to, bool(saturate), round_mode)
     return x.astype(numpy_dtype(to))
 
 
-@op("Cast", since=6, dtypes=ANY | NARROW, claim=to_mlx_type, fold=fold_cast)
+@op("Cast", since=6, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW}, fold=fold_cast)
 def cast(x: Array | np.ndarray, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
-    return held(x).astype(to_mlx(to))
+    x = held(x)
+    return narrowed(x, to, bool(saturate), round_mode) if name_of(to) in NARROW else x.astype(to_mlx(to))
 
 
-@op("CastLike", since=15, dtypes={"T1": ANY | NARROW, "T2": ANY})
-def cast_like(x: Array | np.ndarray, target: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    return held(x).astype(target.dtype)
+@op("CastLike", since=15, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW})
+def cast_like(x: Array | np.ndarray, target: Array | np.ndarray, *, saturate: int = 1, round_mode: str = "up") -> Array:
+    if isinstance(target, Array):
+        return held(x).astype(target.dtype)
+    return narrowed(held(x), BY_NUMPY[target.dtype].code, bool(saturate), round_mode)
 
 
 @op("BitCast", since=26, dtypes=ANY, claim=to_mlx_type)

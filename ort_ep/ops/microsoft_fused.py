@@ -22,7 +22,6 @@ from ort_ep.ops.quant import (
     centred,
     dequantize_linear,
     quantize_linear,
-    quantized_type,
     requantized,
 )
 from ort_ep.ops.softmax import softmax
@@ -30,7 +29,7 @@ from ort_ep.registry import FLOATS, SINGLES, op
 
 STORED = BYTES | {"int16", "uint16", "int32"}
 
-op("QuantizeLinear", domain=MICROSOFT, dtypes={"x": SINGLES, "y_scale": SINGLES}, claim=quantized_type)(quantize_linear)
+op("QuantizeLinear", domain=MICROSOFT, dtypes={"x": SINGLES, "y_scale": SINGLES})(quantize_linear)
 op("DequantizeLinear", domain=MICROSOFT, dtypes={"x": STORED, "x_scale": SINGLES})(dequantize_linear)
 
 

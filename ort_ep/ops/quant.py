@@ -10,12 +10,11 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array, Dtype
-from ort_ep.dtypes import to_mlx
-from ort_ep.graph import Node
+from ort_ep.dtypes import BY_NAME, BY_NUMPY, ELEM_TYPES, NARROW, name_of, to_mlx
 from ort_ep.ops.axes import axis_of
-from ort_ep.ops.cast import NARROW, held
 from ort_ep.ops.conv import convolve, one_to_three_axes
 from ort_ep.ops.matmul import EXACT_TERMS, exact_product
+from ort_ep.ops.narrow import held, is_int, narrowed
 from ort_ep.ops.norm import per_channel
 from ort_ep.ops.precision import is_float, widen
 from ort_ep.ops.window import Window
@@ -47,18 +46,22 @@ def saturated(x: Array, dtype: Dtype) -> Array:
     return mx.clip(x, limits.min, limits.max).astype(dtype)
 
 
-def quantized_type(node: Node) -> str | None:
-    target = node.outputs[0]
-    if target is not None and target.dtype not in STORED:
-        return f"MLX has no {target.dtype}"
-    return None
+def saturated_narrow(x: Array, code: int, saturate: bool) -> Array:
+    row = ELEM_TYPES[code]
+    if not is_int(row.name):
+        return narrowed(x, code, saturate)
+    lowest = -(1 << row.bits - 1) if row.name.startswith("int") else 0
+    return narrowed(mx.clip(x, lowest, lowest + (1 << row.bits) - 1), code)
 
 
-@op("QuantizeLinear", since=10, dtypes={"x": FLOATS | {"int32"}, "y_scale": FLOATS}, claim=quantized_type)
+QUANTIZED = {"x": FLOATS | {"int32"}, "y_scale": FLOATS, "y_zero_point": STORED | NARROW, "y": STORED | NARROW}
+
+
+@op("QuantizeLinear", since=10, dtypes=QUANTIZED)
 def quantize_linear(
     x: Array,
     y_scale: Array,
-    y_zero_point: Array | None = None,
+    y_zero_point: Array | np.ndarray | None = None,
     *,
     axis: int = 1,
     block_size: int = 0,
@@ -66,13 +69,17 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Array:
-    if y_zero_point is not None:
-        dtype = y_zero_point.dtype
-    else:
-        dtype = to_mlx(output_dtype) if output_dtype else mx.uint8
-    scale, zero = spread(y_scale, x, axis, block_size), spread(y_zero_point, x, axis, block_size)
-    level = mx.round(x.astype(mx.float32) / scale.astype(mx.float32))
-    return saturated(level if zero is None else level + zero.astype(mx.float32), dtype)
+    code = output_dtype or BY_NAME["uint8"].code
+    if isinstance(y_zero_point, np.ndarray):
+        code = BY_NUMPY[y_zero_point.dtype].code
+    elif y_zero_point is not None:
+        code = BY_NAME[y_zero_point.dtype.name].code
+    zero_point = None if y_zero_point is None else held(y_zero_point)
+    scale, zero = spread(y_scale, x, axis, block_size), spread(zero_point, x, axis, block_size)
+    level = x.astype(mx.float32) / scale.astype(mx.float32)
+    level = level if "float" in name_of(code) else mx.round(level)
+    level = level if zero is None else level + zero.astype(mx.float32)
+    return saturated_narrow(level, code, bool(saturate)) if name_of(code) in NARROW else saturated(level, to_mlx(code))
 
 
 @op("DequantizeLinear", since=10, dtypes={"x": STORED | NARROW, "x_scale": SINGLES, "x_zero_point": STORED | NARROW})

@@ -52,10 +52,6 @@ def test_bits(check: Check) -> None:
     check("BitCast", x, expect=x.view(np.int32), opset=26, to=6)
 
 
-def test_types_that_mlx_lacks(reasons: Callable[..., list[str]]) -> None:
-    assert "float8_e4m3fn" in reasons("Cast", np.zeros(2, np.float32), to=17)[0]
-
-
 @pytest.mark.parametrize(
     "source",
     [
