@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,10 +17,20 @@ from ort_ep.registry import INDEX, op
 ML = "ai.onnx.ml"
 TABULAR = INDEX | {"float32", "float64"}
 
+
+def softmax_zero(scores: Array) -> Array:
+    """Softmax in which scores of zero stay zero."""
+    peak = mx.max(scores, -1, keepdims=True)
+    shares = mx.where(mx.abs(scores) > 1e-7, precision.exp(scores - peak), scores * precision.exp(-peak))
+    return shares / mx.sum(shares, -1, keepdims=True)
+
+
 POST_TRANSFORMS: dict[str, Callable[[Array], Array]] = {
     "NONE": lambda scores: scores,
     "LOGISTIC": precision.sigmoid,
+    "PROBIT": lambda scores: math.sqrt(2) * mx.erfinv(2 * scores - 1),
     "SOFTMAX": lambda scores: precision.softmax(scores, -1),
+    "SOFTMAX_ZERO": softmax_zero,
 }
 
 

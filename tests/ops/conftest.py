@@ -56,7 +56,9 @@ def one_node(
         results,
         [numpy_helper.from_array(value, f"x{index}") for index, value in given if index in constants],
     )
-    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    # TreeEnsemble came with version 5 of ai.onnx.ml, which took the older ensembles away
+    version = 1 if domain != "ai.onnx.ml" else 5 if op == "TreeEnsemble" else 4
+    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, version)] if domain else [])]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 

@@ -50,9 +50,14 @@ def test_linear_models(check: Check, draw: Draw, transform: str) -> None:
 
 
 def test_declined_forms(reasons: Callable[..., list[str]]) -> None:
-    x, scores = np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32)
+    x = np.zeros((1, 2), np.float32)
     weights = {"coefficients": [1.0, 2.0], "intercepts": [0.5]}
     one_score = reasons("LinearClassifier", x, domain=ML, classlabels_ints=[0, 1], outputs=2, **weights)
     assert "integer labels" in one_score[0]
-    probit = reasons("LinearRegressor", x, domain=ML, post_transform="PROBIT", outputs=[scores], **weights)
-    assert "PROBIT" in probit[0]
+
+
+@pytest.mark.parametrize("transform", ["PROBIT", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+def test_transforms(check: Check, draw: Draw, transform: str) -> None:
+    x = np.abs(draw(np.float32, 3, 2)).clip(0, 1)
+    how = {"coefficients": [0.2, 0.3, 0.1, 0.4], "intercepts": [0.1, 0.2], "targets": 2, "post_transform": transform}
+    check("LinearRegressor", x, domain=ML, rtol=1e-3, **how)
