@@ -19,16 +19,20 @@ from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array, call
 from mlxc_py.composed import pad
 from mlxc_py.device import cpu
-from mlxc_py.dtype import bfloat16, float16, float32
+from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8
 from mlxc_py.errors import UnsupportedError
 from mlxc_py.state import StreamLike, on
 from mlxc_py.streams import as_stream
 
 __all__ = [
+    "add",
     "clip",
+    "convert",
     "convolution",
     "convolves",
     "cos",
+    "dequantize",
+    "divide",
     "erf",
     "exp",
     "gelu",
@@ -37,13 +41,18 @@ __all__ = [
     "isa",
     "leaky_relu",
     "log",
+    "maximum",
+    "minimum",
+    "multiply",
     "pool",
+    "quantize",
     "serves",
     "sigmoid",
     "silu",
     "sin",
     "softmax",
     "softplus",
+    "subtract",
     "tanh",
 ]
 
@@ -51,6 +60,9 @@ __all__ = [
 (_EXP, _LOG, _SIN, _COS, _TANH, _ERF, _SIGMOID, _SILU, _GELU, _SOFTPLUS, _HARD_SIGMOID, _HARD_SWISH, _LEAKY, _CLIP) = (
     range(14)
 )
+# enum mlxc_py_binary
+_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _MAXIMUM, _MINIMUM = range(6)
+_FLOATS = (float32, float16, bfloat16)
 _BLOCK = 16
 """Output channels that packed weights hold side by side."""
 
@@ -138,15 +150,74 @@ def clip(x: Array, low: float, high: float, *, stream: StreamLike = None) -> Arr
     return _map(_CLIP, x, stream, low, high) if serves(x, stream) else ops.clip(x, low, high, stream=stream)
 
 
+def add(a: Array, b: Array, *, stream: StreamLike = None) -> Array:
+    """Sum, with broadcasting; like the next five in the layout of an operand that has the result's shape."""
+    return _combine(_ADD, a, b, stream) if _pairs(a, b, stream) else ops.add(a, b, stream=stream)
+
+
+def subtract(a: Array, b: Array, *, stream: StreamLike = None) -> Array:
+    """Difference, with broadcasting."""
+    return _combine(_SUBTRACT, a, b, stream) if _pairs(a, b, stream) else ops.subtract(a, b, stream=stream)
+
+
+def multiply(a: Array, b: Array, *, stream: StreamLike = None) -> Array:
+    """Product, with broadcasting."""
+    return _combine(_MULTIPLY, a, b, stream) if _pairs(a, b, stream) else ops.multiply(a, b, stream=stream)
+
+
+def divide(a: Array, b: Array, *, stream: StreamLike = None) -> Array:
+    """Quotient, with broadcasting."""
+    return _combine(_DIVIDE, a, b, stream) if _pairs(a, b, stream) else ops.divide(a, b, stream=stream)
+
+
+def maximum(a: Array, b: Array, *, stream: StreamLike = None) -> Array:
+    """The larger, with broadcasting; NaN where either is."""
+    return _combine(_MAXIMUM, a, b, stream) if _pairs(a, b, stream) else ops.maximum(a, b, stream=stream)
+
+
+def minimum(a: Array, b: Array, *, stream: StreamLike = None) -> Array:
+    """The smaller, with broadcasting; NaN where either is."""
+    return _combine(_MINIMUM, a, b, stream) if _pairs(a, b, stream) else ops.minimum(a, b, stream=stream)
+
+
+def convert(x: Array, dtype: Dtype, *, stream: StreamLike = None) -> Array:
+    """x in another type; our own between float32, float16 and bfloat16."""
+    if x.dtype is dtype or dtype not in _FLOATS or not serves(x, stream):
+        return ops.astype(x, dtype, stream=stream)
+    return _own("mlxc_py_cpu_convert", a="mlx_array", dtype="mlx_dtype")(x, dtype.code, on(stream))
+
+
+def quantize(x: Array, scale: Array, zero: Array, *, stream: StreamLike = None) -> Array:
+    """round(x / scale) + zero, ties to even, brought into the range of zero's type: int8 or uint8.
+
+    x, scale: float32; scale and zero have one element for our own, else shapes that broadcast to x.
+    """
+    if x.dtype is scale.dtype is float32 and _scalars(x, scale, zero, zero.dtype, stream):
+        return _own("mlxc_py_cpu_quantize", **_SCALED)(x, scale, zero, on(stream))
+    level = ops.round(ops.divide(x, scale, stream=stream), stream=stream)
+    level = ops.add(level, ops.astype(zero, float32, stream=stream), stream=stream)
+    limits = iinfo(zero.dtype)
+    return ops.astype(ops.clip(level, limits.min, limits.max, stream=stream), zero.dtype, stream=stream)
+
+
+def dequantize(x: Array, scale: Array, zero: Array, *, stream: StreamLike = None) -> Array:
+    """(x - zero) * scale in float32, of int8 or uint8; scale and zero as for `quantize`."""
+    if scale.dtype is float32 and _scalars(scale, scale, zero, x.dtype, stream):
+        return _own("mlxc_py_cpu_dequantize", **_SCALED)(x, scale, zero, on(stream))
+    level, offset = (ops.astype(v, int32, stream=stream) for v in (x, zero))
+    level = ops.astype(ops.subtract(level, offset, stream=stream), float32, stream=stream)
+    return ops.multiply(level, scale, stream=stream)
+
+
 def softmax(x: Array, axis: int = -1, *, stream: StreamLike = None) -> Array:
     """exp(x) over its sum along an axis, without overflow; accumulated in float32 or better."""
     if not (serves(x, stream) and x.ndim):
         return ops.softmax(x, axis, precise=True, stream=stream)
-    last = x.ndim - 1
+    compute, last = _own("mlxc_py_cpu_softmax", a="mlx_array"), x.ndim - 1
     if axis in (-1, last):
-        return _softmax()(x, on(stream))
+        return compute(x, on(stream))
     turned = ops.swapaxes(x, axis, last, stream=stream)
-    return ops.swapaxes(_softmax()(turned, on(stream)), axis, last, stream=stream)
+    return ops.swapaxes(compute(turned, on(stream)), axis, last, stream=stream)
 
 
 def convolution(
@@ -182,7 +253,9 @@ def convolution(
         raise ValueError(f"convolution: kernels {w.shape} in {groups} groups do not fit {x.shape} padded by {padding}")
     outputs = [r // step + 1 for r, step in zip(room, stride, strict=True)]
     window = (*outputs, w.shape[0], *kernel, *stride, *dilation, *before, groups)
-    return _convolution()(x, _packed(w, groups, stream), bias, window, -1, 0.0, 0.0, on(stream))
+    arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
+    compute = _own("mlxc_py_cpu_convolution", **arrays, **_WINDOW, activation="int", p="float", q="float")
+    return compute(x, _packed(w, groups, stream), bias, window, -1, 0.0, 0.0, on(stream))
 
 
 def convolves(x: Array, w: Array, groups: int, stream: StreamLike = None) -> bool:
@@ -227,12 +300,13 @@ def pool(
     if not (serves(x, stream) and x.dtype is float32):
         raise UnsupportedError("pool: only for float32 on a stream of the CPU, with the libmlxc that mlxc-py builds")
     window = (*output, x.shape[3], *kernel, *stride, *dilation, *before, 1)
-    return _pool()(x, window, maximum, scale, on(stream))
+    compute = _own("mlxc_py_cpu_pool", x="mlx_array", **_WINDOW, maximum="bool", scale="float")
+    return compute(x, window, maximum, scale, on(stream))
 
 
 def serves(x: Array, stream: StreamLike = None) -> bool:
     """Whether the functions here are primitives of our own for this array on this stream."""
-    return x.dtype in (float32, float16, bfloat16) and _available() and as_stream(stream).device.type is cpu
+    return x.dtype in _FLOATS and _available() and as_stream(stream).device.type is cpu
 
 
 def isa() -> str | None:
@@ -249,34 +323,34 @@ def _available() -> bool:
     return library().has("mlxc_py_cpu_unary")
 
 
+def _pairs(a: Array, b: Array, stream: StreamLike) -> bool:
+    return a.dtype is b.dtype and serves(a, stream)
+
+
+def _scalars(x: Array, scale: Array, zero: Array, stored: Dtype, stream: StreamLike) -> bool:
+    return scale.size == zero.size == 1 and zero.dtype is stored and stored in (int8, uint8) and serves(x, stream)
+
+
 def _map(kind: int, x: Array, stream: StreamLike, p: float = 0.0, q: float = 0.0) -> Array:
-    return _unary()(x, kind, p, q, on(stream))
+    return _own("mlxc_py_cpu_unary", a="mlx_array", kind="int", p="float", q="float")(x, kind, p, q, on(stream))
 
 
-@cache
-def _convolution() -> Callable[..., Array]:
-    arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
-    window = {"window": "const int*", "window_num": "size_t"}
-    rest = {"activation": "int", "p": "float", "q": "float", "s": "mlx_stream"}
-    return _bound("mlxc_py_cpu_convolution", **arrays, **window, **rest)
+def _combine(kind: int, a: Array, b: Array, stream: StreamLike) -> Array:
+    return _own("mlxc_py_cpu_binary", a="mlx_array", b="mlx_array", kind="int")(a, b, kind, on(stream))
 
 
-@cache
-def _pool() -> Callable[..., Array]:
-    window = {"window": "const int*", "window_num": "size_t"}
-    return _bound("mlxc_py_cpu_pool", x="mlx_array", **window, maximum="bool", scale="float", s="mlx_stream")
+_SCALED = {"x": "mlx_array", "scale": "mlx_array", "zero": "mlx_array"}
+_WINDOW = {"window": "const int*", "window_num": "size_t"}
 
 
-@cache
-def _unary() -> Callable[..., Array]:
-    return _bound("mlxc_py_cpu_unary", a="mlx_array", kind="int", p="float", q="float", s="mlx_stream")
+def _own(name: str, **parameters: str) -> Callable[..., Array]:
+    """The function of native/mlxc/extras.h with these parameters between its result and its stream."""
+    found = _bound.get(name)
+    if found is None:
+        named = ((kind, parameter) for parameter, kind in parameters.items())
+        params = (("mlx_array*", "res"), *named, ("mlx_stream", "s"))
+        found = _bound[name] = call.bind_signature(Signature(name, "int", params, name, "", True, ""))
+    return found
 
 
-@cache
-def _softmax() -> Callable[..., Array]:
-    return _bound("mlxc_py_cpu_softmax", a="mlx_array", s="mlx_stream")
-
-
-def _bound(name: str, **parameters: str) -> Callable[..., Array]:
-    params = (("mlx_array*", "res"), *((kind, parameter) for parameter, kind in parameters.items()))
-    return call.bind_signature(Signature(name, "int", params, name, "", True, ""))
+_bound: dict[str, Callable[..., Array]] = {}

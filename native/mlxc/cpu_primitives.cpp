@@ -23,34 +23,6 @@ mx::Stream cpu_stream(mlx_stream stream) {
 
 namespace {
 
-// Every row of the last axis, dense: f(where it lies in `in`, its first element in `out`). Rows that are not dense are
-// gathered in `scratch` first.
-template <class Function>
-void each_row(const char* in, char* out, size_t width, const mx::Shape& shape, const mx::Strides& strides, Function f) {
-  const int last = int(shape.size()) - 1;
-  const size_t length = shape[last];
-  const int64_t step = strides[last] * int64_t(width);
-  std::vector<char> gathered(step == int64_t(width) ? 0 : length * width);
-  std::vector<int> at(last, 0);
-  for (;;) {
-    const char* row = in;
-    if (!gathered.empty()) {
-      for (size_t i = 0; i < length; ++i) std::memcpy(&gathered[i * width], in + int64_t(i) * step, width);
-      row = gathered.data();
-    }
-    f(row, out);
-    out += length * width;
-    int axis = last - 1;
-    for (; axis >= 0; --axis) {
-      in += strides[axis] * int64_t(width);
-      if (++at[axis] < shape[axis]) break;
-      in -= strides[axis] * int64_t(width) * shape[axis];
-      at[axis] = 0;
-    }
-    if (axis < 0) return;
-  }
-}
-
 class CpuUnary : public CpuPrimitive {
  public:
   CpuUnary(mx::Stream stream, kernels::Unary kind, float p, float q) : CpuPrimitive(stream), kind_(kind), p_(p), q_(q) {}
@@ -67,7 +39,7 @@ class CpuUnary : public CpuPrimitive {
       encoder.dispatch([=, n = in.data_size(), p = p_, q = q_] { map(source, target, n, p, q); });
     else
       encoder.dispatch([=, p = p_, q = q_, width = in.itemsize(), shape = in.shape(), strides = in.strides()] {
-        each_row(source, target, width, shape, strides, [&](const char* row, char* to) {
+        each_row(source, target, width, width, shape, strides, [&](const char* row, char* to) {
           map(row, to, shape.back(), p, q);
         });
       });
@@ -106,7 +78,7 @@ class CpuSoftmax : public CpuPrimitive {
       encoder.dispatch([=, n = in.size() / length] { rows(source, target, n, length); });
     else
       encoder.dispatch([=, width = in.itemsize(), shape = in.shape(), strides = in.strides()] {
-        each_row(source, target, width, shape, strides, [&](const char* row, char* to) { rows(row, to, 1, length); });
+        each_row(source, target, width, width, shape, strides, [&](const char* row, char* to) { rows(row, to, 1, length); });
       });
   }
 

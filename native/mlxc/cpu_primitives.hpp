@@ -26,4 +26,33 @@ class CpuPrimitive : public mx::UnaryPrimitive {
 // The data of an array as it lies row by row. Where it lies otherwise, `encoder` copies it first.
 const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder);
 
+// Every row of the last axis: f(its first element, where it goes), where rows go one after the other, of elements
+// `made` bytes wide. A row that is not dense is gathered first.
+template <class Function>
+void each_row(
+    const char* in, char* out, size_t width, size_t made, const mx::Shape& shape, const mx::Strides& strides, Function f) {
+  const int last = int(shape.size()) - 1;
+  const size_t length = shape[last];
+  const int64_t step = strides[last] * int64_t(width);
+  std::vector<char> gathered(step == int64_t(width) ? 0 : length * width);
+  std::vector<int> at(last, 0);
+  for (;;) {
+    const char* row = in;
+    if (!gathered.empty()) {
+      for (size_t i = 0; i < length; ++i) std::memcpy(&gathered[i * width], in + int64_t(i) * step, width);
+      row = gathered.data();
+    }
+    f(row, out);
+    out += length * made;
+    int axis = last - 1;
+    for (; axis >= 0; --axis) {
+      in += strides[axis] * int64_t(width);
+      if (++at[axis] < shape[axis]) break;
+      in -= strides[axis] * int64_t(width) * shape[axis];
+      at[axis] = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
 } // namespace mlxc

@@ -90,6 +90,27 @@ MLXC_API int mlxc_py_cpu_convolution(
 MLXC_API int mlxc_py_cpu_pool(
     mlx_array* res, mlx_array x, const int* window, size_t window_num, bool maximum, float scale, mlx_stream s);
 
+/* Arithmetic of two arrays of one type (as above), with broadcasting. The result has the layout of an operand that has
+ * its shape: transposed images stay as they lie. */
+typedef enum mlxc_py_binary_ {
+  MLXC_PY_ADD,
+  MLXC_PY_SUBTRACT,
+  MLXC_PY_MULTIPLY,
+  MLXC_PY_DIVIDE,
+  MLXC_PY_MAXIMUM, /* a NaN stays, here and in the next */
+  MLXC_PY_MINIMUM,
+} mlxc_py_binary;
+MLXC_API int mlxc_py_cpu_binary(mlx_array* res, mlx_array a, mlx_array b, int kind, mlx_stream s);
+
+/* Conversion between float32, float16 and bfloat16, to the nearest, ties to even. */
+MLXC_API int mlxc_py_cpu_convert(mlx_array* res, mlx_array a, mlx_dtype dtype, mlx_stream s);
+
+/* round(x / scale) + zero, ties to even, brought into the range of zero's type (int8 or uint8), for float32 x. */
+MLXC_API int mlxc_py_cpu_quantize(mlx_array* res, mlx_array x, mlx_array scale, mlx_array zero, mlx_stream s);
+
+/* (x - zero) * scale in float32. */
+MLXC_API int mlxc_py_cpu_dequantize(mlx_array* res, mlx_array x, mlx_array scale, mlx_array zero, mlx_stream s);
+
 /* The instruction set that these use here: "avx512", "avx2", or "baseline" (SSE2, NEON). A static string. */
 MLXC_API const char* mlxc_py_cpu_isa(void);
 

@@ -31,6 +31,20 @@ enum Unary {
 
 using Map = void (*)(const void* in, void* out, size_t n, float p, float q);
 
+enum Binary { add, subtract, multiply, divide, maximum, minimum, n_binary };
+enum Operands { both, scalar_first, scalar_second, n_operands };
+
+// out may be either operand that is not a scalar.
+using Combine = void (*)(const void* a, const void* b, void* out, size_t n);
+
+// From one type to another.
+using Convert = void (*)(const void* in, void* out, size_t n);
+
+// min(max(round(x / scale) + zero, low), high) of float32, as the low 8 bits of an integer.
+using Quantize = void (*)(const void* in, void* out, size_t n, float scale, int zero, int low, int high);
+// (x - zero) * scale of 8-bit integers, as float32.
+using Dequantize = void (*)(const void* in, void* out, size_t n, float scale, int zero);
+
 // Rows of `length` elements, dense; out may be in.
 using Rows = void (*)(const void* in, void* out, size_t rows, size_t length);
 
@@ -65,6 +79,10 @@ struct Table {
   const char* name;
   Map unary[n_unary][n_types];
   Rows softmax[n_types];
+  Combine binary[n_binary][n_types][n_operands];
+  Convert convert[n_types][n_types];
+  Quantize quantize;
+  Dequantize dequantize_signed, dequantize_unsigned;
   Convolve convolve, depthwise;
   Pool pool_sum, pool_max;
 };

@@ -1,6 +1,7 @@
 // The loops, and the table of them for one instruction set.
 #pragma once
 
+#include "arithmetic.hpp"
 #include "functions.hpp"
 #include "windows.hpp"
 
@@ -104,6 +105,12 @@ void softmax(const void* source, void* target, size_t rows, size_t length) {
 
 #define MLXC_MAP(KIND) \
   { map<KIND, Float32>, map<KIND, Float16>, map<KIND, BFloat16> }
+#define MLXC_OPERANDS(KIND, TYPE) \
+  { combine<KIND, TYPE, both>, combine<KIND, TYPE, scalar_first>, combine<KIND, TYPE, scalar_second> }
+#define MLXC_COMBINE(KIND) \
+  { MLXC_OPERANDS(KIND, Float32), MLXC_OPERANDS(KIND, Float16), MLXC_OPERANDS(KIND, BFloat16) }
+#define MLXC_CONVERT(FROM) \
+  { convert<FROM, Float32>, convert<FROM, Float16>, convert<FROM, BFloat16> }
 #define MLXC_TEXT_(X) #X
 #define MLXC_TEXT(X) MLXC_TEXT_(X)
 
@@ -113,6 +120,12 @@ extern const Table MLXC_ISA = {
      MLXC_MAP(silu), MLXC_MAP(gelu), MLXC_MAP(softplus), MLXC_MAP(hard_sigmoid), MLXC_MAP(hard_swish),
      MLXC_MAP(leaky_relu), MLXC_MAP(clip)},
     {softmax<Float32>, softmax<Float16>, softmax<BFloat16>},
+    {MLXC_COMBINE(add), MLXC_COMBINE(subtract), MLXC_COMBINE(multiply), MLXC_COMBINE(divide), MLXC_COMBINE(maximum),
+     MLXC_COMBINE(minimum)},
+    {MLXC_CONVERT(Float32), MLXC_CONVERT(Float16), MLXC_CONVERT(BFloat16)},
+    quantize,
+    dequantize<int8_t>,
+    dequantize<uint8_t>,
     convolve,
     depthwise,
     pool_sum,
