@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 Check = Callable[..., None]
 Draw = Callable[..., Any]
@@ -61,3 +62,79 @@ def test_transforms(check: Check, draw: Draw, transform: str) -> None:
     x = np.abs(draw(np.float32, 3, 2)).clip(0, 1)
     how = {"coefficients": [0.2, 0.3, 0.1, 0.4], "intercepts": [0.1, 0.2], "targets": 2, "post_transform": transform}
     check("LinearRegressor", x, domain=ML, rtol=1e-3, **how)
+
+
+@pytest.mark.parametrize("zeros", [0, 1])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float32, np.float64])
+def test_one_hot_encoder(check: Check, dtype: Any, zeros: int) -> None:
+    if dtype is np.int32:  # for which ORT has no kernel
+        check(
+            "OneHotEncoder",
+            np.array([5], dtype),
+            expect=np.array([[0, 1, 0]], np.float32),
+            domain=ML,
+            cats_int64s=[3, 5, 7],
+        )
+        return
+    x = np.array([[3, 5], [7, 3]] if not zeros else [[3, 4], [7, -1]], dtype)
+    check("OneHotEncoder", x, domain=ML, cats_int64s=[3, 5, 7], zeros=zeros)
+
+
+PAIRS: list[tuple[Any, str, list[Any], str, list[Any]]] = [
+    (np.int64, "keys_int64s", [1, 5, -3], "values_floats", [0.5, 2.0, -1.0]),
+    (np.int64, "keys_int64s", [1, 5, -3], "values_int64s", [7, 8, 9]),
+    (np.float32, "keys_floats", [1.0, float("nan"), -3.0], "values_int64s", [7, 8, 9]),
+    (np.float32, "keys_floats", [1.0, 5.0, -3.0], "values_floats", [0.5, 2.0, -1.0]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "keys", "of", "values", "to"), PAIRS)
+def test_label_encoder(check: Check, dtype: Any, keys: str, of: list[Any], values: str, to: list[Any]) -> None:
+    x = np.array([[1, 5, 4], [-3, 1, 0]], dtype)
+    if dtype is np.float32:
+        x[0, 1] = np.nan
+    example = np.zeros(x.shape, np.float32 if values == "values_floats" else np.int64)
+    check("LabelEncoder", x, domain=ML, outputs=[example], **{keys: of, values: to})
+    check(
+        "LabelEncoder", x, domain=ML, outputs=[example], default_int64=42, default_float=4.5, **{keys: of, values: to}
+    )
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.float64, np.int32, np.int16])
+def test_label_encoder_of_tensors(check: Check, kind: Any) -> None:
+    keys, values = np.array([1, 5, 3], kind), np.array([10, 20, 30], kind)
+    x = np.array([[3, 1], [5, 9]], kind)
+    how = {"keys_tensor": keys, "values_tensor": values, "default_tensor": np.array([7], kind)}
+    tensors = {name: numpy_helper.from_array(value) for name, value in how.items()}
+    check("LabelEncoder", x, expect=np.array([[30, 10], [20, 7]], kind), domain=ML, **tensors)
+
+
+KERNELS = [
+    ("LINEAR", [0.0, 0.0, 0.0]),
+    ("POLY", [0.5, 1.0, 2.0]),
+    ("RBF", [0.3, 0.0, 0.0]),
+    ("SIGMOID", [0.2, 0.1, 0.0]),
+]
+
+
+@pytest.mark.parametrize(("kernel", "parameters"), KERNELS)
+@pytest.mark.parametrize("one_class", [0, 1])
+def test_support_vector_regressor(
+    check: Check, draw: Draw, kernel: str, parameters: list[float], one_class: int
+) -> None:
+    x = draw(np.float32, 6, 3)
+    how: dict[str, Any] = {"kernel_type": kernel, "one_class": one_class, "rho": [0.3], "domain": ML}
+    how |= {"kernel_params": parameters}
+    supports = {"support_vectors": draw(np.float32, 12).tolist(), "n_supports": 4}
+    check("SVMRegressor", x, coefficients=draw(np.float32, 4).tolist(), rtol=1e-3, **supports, **how)
+    if kernel == "LINEAR":
+        check("SVMRegressor", x, coefficients=draw(np.float32, 3).tolist(), rtol=1e-3, **how)
+
+
+@pytest.mark.parametrize(("kernel", "parameters"), KERNELS)
+def test_support_vector_classifier(check: Check, draw: Draw, kernel: str, parameters: list[float]) -> None:
+    how: dict[str, Any] = {"kernel_type": kernel, "classlabels_ints": [2, 5, 7, 8], "vectors_per_class": [2, 1, 3, 2]}
+    how |= {"kernel_params": parameters}
+    how |= {"coefficients": draw(np.float32, 24).tolist(), "support_vectors": draw(np.float32, 24).tolist()}
+    x, rho = draw(np.float32, 12, 3), draw(np.float32, 6).tolist()
+    check("SVMClassifier", x, domain=ML, outputs=2, rtol=1e-3, rho=rho, **how)
