@@ -18,10 +18,7 @@ struct Loops {
   std::vector<Axis> axes; // the last is the innermost
 };
 
-int64_t stride_for(const mx::array& x, int axis, int rank) {
-  const int own = axis - (rank - int(x.ndim()));
-  return own < 0 || x.shape(own) == 1 ? 0 : x.strides()[own];
-}
+int64_t stride_for(const mx::array& x, int axis) { return x.shape(axis) == 1 ? 0 : x.strides()[axis]; }
 
 Loops loops_of(const mx::array& a, const mx::array& b, const mx::array& out) {
   const int rank = int(out.ndim());
@@ -31,7 +28,7 @@ Loops loops_of(const mx::array& a, const mx::array& b, const mx::array& out) {
   Loops loops;
   for (int axis : order) {
     if (out.shape(axis) == 1) continue;
-    Loops::Axis next{out.shape(axis), stride_for(a, axis, rank), stride_for(b, axis, rank)};
+    Loops::Axis next{out.shape(axis), stride_for(a, axis), stride_for(b, axis)};
     if (!loops.axes.empty()) {
       auto& last = loops.axes.back();
       if (last.a == next.a * next.size && last.b == next.b * next.size) {
@@ -190,13 +187,22 @@ class CpuDequantize : public CpuPrimitive {
   bool is_equivalent(const mx::Primitive&) const override { return true; }
 };
 
+// Operands of one rank, so that whoever lays a graph out anew can move their axes alike.
+mx::array of_rank(const mx::array& x, size_t rank, mx::Stream stream) {
+  if (x.ndim() == rank) return x;
+  mx::Shape shape(rank - x.ndim(), 1);
+  shape.insert(shape.end(), x.shape().begin(), x.shape().end());
+  return mx::reshape(x, std::move(shape), stream);
+}
+
 mx::array binary(const mx::array& a, const mx::array& b, int kind, mx::Stream stream) {
   if (kind < 0 || kind >= kernels::n_binary) bad_argument("no such kind of operation");
   if (a.dtype() != b.dtype()) bad_argument("operands of one type are needed");
   kernel_type(a.dtype());
   auto shape = mx::broadcast_shapes(a.shape(), b.shape());
   auto primitive = std::make_shared<CpuBinary>(stream, kernels::Binary(kind));
-  return mx::array(std::move(shape), a.dtype(), std::move(primitive), {a, b});
+  Arrays operands{of_rank(a, shape.size(), stream), of_rank(b, shape.size(), stream)};
+  return mx::array(std::move(shape), a.dtype(), std::move(primitive), std::move(operands));
 }
 
 mx::array convert(const mx::array& a, mx::Dtype dtype, mx::Stream stream) {

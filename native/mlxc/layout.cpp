@@ -36,7 +36,7 @@ namespace {
 const std::unordered_set<std::string> elementwise{
     "Abs",       "Add",        "ArcCos",     "ArcCosh",    "ArcSin",      "ArcSinh",   "ArcTan",     "ArcTan2",
     "ArcTanh",   "AsType",     "BitwiseAnd", "BitwiseOr",  "BitwiseXor",  "Ceil",      "Copy",       "Cos",
-    "Cosh",      "CpuUnary",   "Divide",     "Equal",      "Erf",         "ErfInv",    "Exp",        "Expm1",
+    "Cosh",      "CpuBinary",  "CpuConvert", "CpuUnary",   "Divide",     "Equal",      "Erf",         "ErfInv",    "Exp",        "Expm1",
     "Floor",     "Greater",    "GreaterEqual", "Less",     "LessEqual",   "Log",       "Log10",      "Log1p",
     "Log2",      "LogAddExp",  "LogicalAnd", "LogicalNot", "LogicalOr",   "Maximum",   "Minimum",    "Multiply",
     "NaNEqual",  "Negative",   "NotEqual",   "Power",      "Remainder",   "Round",     "Rsqrt",      "Select",
@@ -87,6 +87,7 @@ class Layout {
     if (elementwise.count(name)) return in_layout(a, axes_of(a));
     if (name == "Concatenate") return concatenated(a, axes_of(a));
     if (!first.axes.empty()) {
+      if (name == "CpuQuantize" || name == "CpuDequantize") return scaled(a, first);
       if (name == "Broadcast" && first.base.ndim() == a.ndim())
         return keep(a, {mx::broadcast_to(first.base, base_shape(a.shape(), first.axes), stream(a)), first.axes});
       if (reductions.count(name)) return reduced(a, first);
@@ -161,6 +162,13 @@ class Layout {
     for (const auto& input : a.inputs()) inputs.push_back(based(input, axes, a));
     const int axis = static_cast<mx::Concatenate&>(a.primitive()).state();
     keep(a, {mx::concatenate(std::move(inputs), axes[axis], stream(a)), axes});
+  }
+
+  // Only the first input is an image, the others are scalars.
+  void scaled(const mx::array& a, const View& of) {
+    Arrays inputs{of.base};
+    for (size_t i = 1; i < a.inputs().size(); ++i) inputs.push_back(plain(a.inputs()[i], a));
+    keep(a, {mx::array(base_shape(a.shape(), of.axes), a.dtype(), a.primitive_ptr(), std::move(inputs)), of.axes});
   }
 
   void reduced(const mx::array& a, const View& of) {
