@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from mlxc_py.arrays import Array, call
+from mlxc_py.device import cpu
 from mlxc_py.dtype import Dtype
 from mlxc_py.errors import MLXValueError
+from mlxc_py.state import on
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -38,8 +40,9 @@ def _promote(a: Dtype, b: Dtype) -> Dtype:
     # mlx-c has no promote_types: the dtype of a comparison-free binary op on empty arrays tells.
     if (a, b) not in _PROMOTED:
         empty: Any = (0,)
-        x, y = call.mlx_zeros(empty, a.code), call.mlx_zeros(empty, b.code)
-        _PROMOTED[a, b] = call.mlx_maximum(x, y).dtype
+        where = on(cpu)  # GPUs have no float64
+        x, y = call.mlx_zeros(empty, a.code, where), call.mlx_zeros(empty, b.code, where)
+        _PROMOTED[a, b] = call.mlx_maximum(x, y, where).dtype
     return _PROMOTED[a, b]
 
 

@@ -66,6 +66,7 @@ class StreamPool:
             return least
 
 
+_beside_gpu: mx.Stream | None = None
 _pools: dict[str, StreamPool] = {}
 _pools_lock = threading.Lock()
 
@@ -79,3 +80,18 @@ def pool(device: str) -> StreamPool:
             limit = min(os.cpu_count() or 1, MAX_CPU_STREAMS) if device == "cpu" else 1
             found = _pools[device] = StreamPool(mx.cpu if device == "cpu" else mx.gpu, limit)
         return found
+
+
+def cpu_stream() -> mx.Stream:
+    """Where to build what GPUs lack: on the CPU the current stream, beside a GPU one CPU stream for all its plans.
+
+    The lock of the GPU's only stream keeps two threads from scheduling on that one at once.
+    """
+    global _beside_gpu
+    current = mx.current_stream()
+    if current.device.type == mx.cpu:
+        return current
+    with _pools_lock:
+        if _beside_gpu is None:
+            _beside_gpu = mx.new_thread_unsafe_stream(mx.cpu)
+        return _beside_gpu

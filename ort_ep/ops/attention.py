@@ -66,7 +66,7 @@ def attend(
 
 def fused(q: Array, softcap: float, stage: int | None) -> bool:
     """Whether MLX's kernel does it; on the CPU it is composed, and of 16-bit products that are slow."""
-    return mx.default_device().type != mx.cpu and not softcap and stage is None
+    return not precision.on_cpu() and not softcap and stage is None
 
 
 def product(q: Array, k: Array) -> Array:

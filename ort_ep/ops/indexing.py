@@ -10,7 +10,9 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.axes import along, axes_of, axis_of
+from ort_ep.ops.precision import on_cpu
 from ort_ep.registry import ANY, INDEX, NUMERIC, op
+from ort_ep.streams import cpu_stream
 
 INDEXED = {"data": ANY, "indices": INDEX, "updates": ANY}
 
@@ -82,6 +84,13 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = 
 def scatter_rows(rows: Array, positions: Array, values: Array, reduction: str) -> Array:
     if not values.size:
         return rows
+    if rows.itemsize == 8 and not on_cpu():  # MLX's GPU scatter takes no 64-bit data
+        with mx.stream(cpu_stream()):
+            return scattered(rows, positions, values, reduction)
+    return scattered(rows, positions, values, reduction)
+
+
+def scattered(rows: Array, positions: Array, values: Array, reduction: str) -> Array:
     target = rows.at[positions]
     match reduction:
         case "add":

@@ -8,6 +8,7 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.precision import accumulated, is_float
 from ort_ep.registry import FLOATS, op
+from ort_ep.streams import cpu_stream
 
 PRODUCTS = FLOATS | {"int32", "int64", "uint32", "uint64"}
 
@@ -77,7 +78,7 @@ def exact_product(a: Array, b: Array) -> Array:
 def det(x: Array) -> Array:
     size = x.shape[-1]
     # LAPACK runs on the CPU only
-    pivots, _, upper = mx.linalg.lu(x, stream=mx.cpu)
+    pivots, _, upper = mx.linalg.lu(x, stream=cpu_stream())
     swaps = mx.array(np.triu(np.ones((size, size), bool), 1))
     inversions = mx.sum(mx.logical_and(pivots[..., :, None] > pivots[..., None, :], swaps), [-2, -1])
     sign = mx.where(inversions % 2 == 1, -1, 1).astype(x.dtype)

@@ -19,6 +19,7 @@ from ort_ep.ops.precision import narrow, widen, widened
 from ort_ep.ops.sampling import grid_sample
 from ort_ep.ops.spectral import from_complex, to_complex
 from ort_ep.registry import ANY, FLOATS, INDEX, NUMERIC, SINGLES, op
+from ort_ep.streams import cpu_stream
 
 op("Trilu", domain=MICROSOFT, host=("k",), dtypes=ANY)(trilu)
 op("GatherND", domain=MICROSOFT, dtypes={"data": ANY, "indices": INDEX})(gather_nd)
@@ -44,7 +45,7 @@ def expand_dims(x: Array, axis: np.ndarray) -> Array:
 @op("Inverse", domain=MICROSOFT, dtypes={"x": frozenset({"float16", "float32", "float64"})})
 def inverse(x: Array) -> Array:
     # LAPACK runs on the CPU only
-    return narrow(mx.linalg.inv(widen(x), stream=mx.cpu), x.dtype) if x.size else x
+    return narrow(mx.linalg.inv(widen(x), stream=cpu_stream()), x.dtype) if x.size else x
 
 
 @op("Rfft", domain=MICROSOFT, dtypes=SINGLES, claim=only_plain({}, {"onesided": 1, "normalized": 0}))

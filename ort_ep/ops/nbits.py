@@ -13,7 +13,7 @@ from ort_ep.graph import Node
 from ort_ep.ops.axes import axis_of
 from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.indexing import in_range
-from ort_ep.ops.precision import accumulated, widen
+from ort_ep.ops.precision import accumulated, on_cpu, widen
 from ort_ep.registry import INDEX, SINGLES, op
 
 UINT8 = frozenset({"uint8"})
@@ -104,7 +104,7 @@ def block_product(a: Array, b: Array, gains: Array, zeros: Array, bits: int, blo
     layout = grouped(packed, gains, zeros, bits, block)
     if layout is None:
         return mx.matmul(accumulated(a), dequantized(packed, gains, zeros, bits, block).T)
-    if math.prod(a.shape[:-1]) <= SPARE_ROWS or mx.default_device().type != mx.cpu:
+    if math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu():
         return mx.quantized_matmul(widen(a), layout.words, layout.gains, layout.offsets, True, layout.group, bits)
     weights = mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
     return mx.matmul(accumulated(a), weights.T)
