@@ -277,21 +277,31 @@ def _describe(value: Slot) -> str:
 
 
 def build(
-    graph: Graph, calls: Sequence[Translation], captured: Sequence[Value] = (), host_results: Sequence[int] = ()
+    graph: Graph,
+    calls: Sequence[Translation],
+    captured: Sequence[Value] = (),
+    host_results: Sequence[int] = (),
+    scope: Mapping[str, Value] | None = None,
 ) -> Plan:
     """Translate `graph`, given the handler calls of its nodes in order. Evaluates every constant.
 
     Of a body: `captured` are the values of outer graphs that become inputs too, `host_results` the outputs that are
-    computed on the host where that is possible.
+    computed on the host where that is possible, `scope` the constants of the graphs around it, as these own them.
     """
-    return _Builder(graph, calls, captured, host_results).plan()
+    return _Builder(graph, calls, captured, host_results, scope or {}).plan()
 
 
 class _Builder:
     def __init__(
-        self, graph: Graph, calls: Sequence[Translation], captured: Sequence[Value], host_results: Sequence[int]
+        self,
+        graph: Graph,
+        calls: Sequence[Translation],
+        captured: Sequence[Value],
+        host_results: Sequence[int],
+        scope: Mapping[str, Value],
     ) -> None:
         self.graph = graph
+        self.scope = scope
         self.inputs = [*(value for value in graph.inputs if not value.constant), *captured]
         self.host_results = host_results
         self.bodies: dict[int, dict[str, Body]] = {}
@@ -367,13 +377,15 @@ class _Builder:
         """Plans of the bodies of one call."""
         places = {name: position for position, name in enumerate(entry.node.captured)}
         bodies = self.bodies[id(entry)] = {}
+        constants = ((name, value) for name, value in entry.node.captured.items() if value.constant)
+        scope = {name: self._owner(value) for name, value in constants}
         for name, calls in entry.bodies.items():
             graph = entry.node.bodies[name]
             inputs = {id(value) for value in graph.inputs}
             captured = [value for value in graph.outer() if not value.constant and id(value) not in inputs]
             host_results = entry.handler.host_results.get(name, ())
             bodies[name] = Body(
-                plan=build(graph, calls, captured, host_results),
+                plan=build(graph, calls, captured, host_results, scope),
                 captures=tuple(places[value.name] for value in captured),
                 outputs=tuple(graph.outputs),
                 host_results=host_results,
@@ -448,14 +460,19 @@ class _Builder:
         return step
 
     def _shared(self) -> dict[int, SharedInitializer]:
-        """Interned leaves of the weights that some call takes on the device, by slot; outer values never enter."""
+        """Interned leaves of the weights that some call takes on the device, by slot; outer ones as their owner's."""
         wanted = {}
         for entry, mode in zip(self.calls, self.modes, strict=True):
             for arg in self._wants(entry, mode):
                 value = self.values[arg[0]] if arg and arg[1] is Want.DEVICE else None
-                if arg and value and value.constant and not value.flags & Flags.OUTER:
-                    wanted[arg[0]] = value.constant
+                owner = self._owner(value) if value else None
+                if arg and owner and owner.constant and not owner.flags & Flags.OUTER:
+                    wanted[arg[0]] = owner.constant
         return shared(wanted, self.graph.model_path)
+
+    def _owner(self, value: Value) -> Value:
+        """The value itself, or what it is in the graph around that it comes from, where that is known."""
+        return self.scope.get(value.name, value) if value.flags & Flags.OUTER else value
 
     def _constants(self) -> Frame:
         """A frame with the constants that run-time calls use; constant calls are made here, once."""

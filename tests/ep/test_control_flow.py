@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +11,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
+
+import mlxc_py as mx
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -222,8 +226,6 @@ def test_a_body_that_can_not_be_claimed_whole_is_still_accelerated(without: Call
 
 
 def test_two_runs_on_several_threads_at_once() -> None:
-    import threading
-
     mine, cpu = sessions(SUM_LOOP)
     feeds = [{"n": np.array(count), "limit": np.array(50, np.float32), "x": floats(count)} for count in (2, 3, 5, 8)]
     expected = [cpu.run(None, feed) for feed in feeds]
@@ -352,3 +354,84 @@ def test_optionals() -> None:
     )
     whole(mine)
     same(mine, cpu, {"x": floats(2)})
+
+
+# ---------------------------------------------------------------- around the edges
+def branches_over_one_weight(size: int) -> ModelProto:
+    """Both branches multiply by `w`, and so does the main graph."""
+
+    def branch(name: str, op: str) -> Any:
+        nodes = [helper.make_node("MatMul", ["x", "w"], [f"{name}_m"]), helper.make_node(op, [f"{name}_m"], [name])]
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
+
+    nodes = [
+        helper.make_node("If", ["c"], ["z"], then_branch=branch("a", "Exp"), else_branch=branch("b", "Neg")),
+        helper.make_node("MatMul", ["z", "w"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", size]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    weight = onnx.numpy_helper.from_array(floats(size, size), "w")
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_weight_of_several_bodies_exists_once() -> None:
+    size = 512
+    gc.collect()
+    before = mx.get_active_memory()
+    mine, cpu = sessions(branches_over_one_weight(size))
+    whole(mine)
+    assert mx.get_active_memory() - before < 1.5 * 4 * size * size
+    for condition in (True, False):
+        same(mine, cpu, {"c": np.array(condition), "x": floats(2, size) * np.float32(1e-3)})
+
+
+@pytest.mark.parametrize("partition", ["all", "cost"])
+def test_with_onnx_runtimes_own_optimisations(partition: str) -> None:
+    model = onnx.parser.parse_model(SUM_LOOP)
+    data = model.SerializeToString()
+    mine = ort_ep.InferenceSession(data, partition=partition)
+    cpu = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
+    assert "Loop" in {node.op_type for node in ort_ep.claim_report(mine).nodes if node.on_mlx}
+    for count in (0, 3):
+        same(mine, cpu, {"n": np.array(count), "limit": np.array(10, np.float32), "x": floats(4)})
+
+
+def test_control_flow_inside_a_models_function() -> None:
+    mine, cpu = sessions(
+        """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+        g (bool c, float[2] x, int64 n) => (float[2] y) {
+            t = local.Choose(c, x) y = local.Repeat(n, t) }
+        <domain: "local", opset_import: ["": 17]>
+        Choose (flag, v) => (r) {
+            w = Exp(v)
+            r = If (flag) <then_branch = t () => (float[2] a) { a = Add(w, v) },
+                           else_branch = e () => (float[2] b) { b = Neg(w) }> }
+        <domain: "local", opset_import: ["": 17]>
+        Repeat (count, v) => (r) {
+            r = Loop(count, , v) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) {
+                d = Identity(c) t = Add(s, v) }> }"""
+    )
+    report = ort_ep.claim_report(mine)
+    assert report.declined == []
+    for condition in (True, False):
+        same(mine, cpu, {"c": np.array(condition), "x": floats(2), "n": np.array(3)})
+
+
+def test_an_error_in_a_body_names_its_node(capfd: pytest.CaptureFixture[str]) -> None:
+    mine, _ = sessions(
+        f"""{HEAD} g (bool c, float[N] x, int64[2] s) => (float[a, b] y) {{
+        y = If (c) <then_branch = t () => (float[p, q] a) {{ a = Reshape(x, s) }},
+                    else_branch = e () => (float[p, q] b) {{ b = Reshape(x, s) }}> }}""",
+        on_compute_error="raise",
+    )
+    feeds = {"c": np.array(True), "x": floats(6), "s": np.array([4, 4])}
+    with pytest.raises(Exception, match="Reshape failed on"):
+        mine.run(None, feeds)
+    assert "If failed" not in ort_ep.claim_report(mine).failures[0]
+    good = mine.run(None, feeds | {"s": np.array([3, 2])})[0]
+    np.testing.assert_array_equal(good, floats(6).reshape(3, 2))
+    assert "Reshape" in capfd.readouterr().err
