@@ -8,9 +8,20 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops import precision
 from ort_ep.ops.activation import leaky_relu
+from ort_ep.ops.axes import channels_first
+from ort_ep.ops.axes import channels_last as to_channels_last
+from ort_ep.ops.conv import one_to_three_axes
 from ort_ep.ops.matmul import exact_product
-from ort_ep.ops.pool import average_pool, global_average_pool
-from ort_ep.ops.quant import centred, dequantize_linear, dynamic_quantize_linear, per_row, quantize_linear
+from ort_ep.ops.pool import average_pool, spatial_axes
+from ort_ep.ops.quant import (
+    SCALED,
+    centred,
+    dequantize_linear,
+    dynamic_quantize_linear,
+    per_row,
+    qlinear_conv,
+    quantize_linear,
+)
 from ort_ep.registry import BOOL, op
 
 MICROSOFT = "com.microsoft"
@@ -84,13 +95,15 @@ def qlinear_average_pool(
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
+    channels_last: int = 0,
     count_include_pad: int = 0,
     kernel_shape: Sequence[int],
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Array:
+    values = dequantize_linear(x, x_scale, x_zero_point)
     mean = average_pool(
-        dequantize_linear(x, x_scale, x_zero_point),
+        values.transpose(channels_first(x.ndim)) if channels_last else values,
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad,
@@ -98,14 +111,17 @@ def qlinear_average_pool(
         pads=pads,
         strides=strides,
     )
+    mean = mean.transpose(to_channels_last(x.ndim)) if channels_last else mean
     return quantized(mean, y_scale, y_zero_point, x)
 
 
 @op("QLinearGlobalAveragePool", domain=MICROSOFT, dtypes=QUANTIZED)
 def qlinear_global_average_pool(
-    x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array
+    x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, channels_last: int = 0
 ) -> Array:
-    return quantized(global_average_pool(dequantize_linear(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+    values = dequantize_linear(x, x_scale, x_zero_point)
+    axes = list(range(1, x.ndim - 1)) if channels_last else spatial_axes(x)
+    return quantized(mx.mean(values, axes, keepdims=True), y_scale, y_zero_point, x)
 
 
 @op("QLinearConcat", domain=MICROSOFT, dtypes=QUANTIZED)
@@ -175,3 +191,42 @@ def qgemm(
     levels = levels if c is None else levels + c
     y = levels.astype(mx.float32) * (a_scale * b_scale * alpha)
     return y if y_scale is None else quantized(y, y_scale, y_zero_point, a)
+
+
+@op("QLinearConv", domain=MICROSOFT, dtypes=SCALED, claim=one_to_three_axes)
+def qlinear_conv_in_either_layout(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    channels_last: int = 0,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    y = qlinear_conv(
+        x.transpose(channels_first(x.ndim)) if channels_last else x,
+        x_scale,
+        x_zero_point,
+        w,
+        w_scale,
+        w_zero_point,
+        y_scale,
+        y_zero_point,
+        b,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        pads=pads,
+        strides=strides,
+    )
+    return y.transpose(to_channels_last(y.ndim)) if channels_last else y

@@ -11,6 +11,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+from ort_ep.registry import REGISTRY
 
 Check = Callable[..., None]
 Draw = Callable[..., Any]
@@ -59,6 +62,17 @@ def both(plan_of: Callable[..., Any]) -> Callable[..., tuple[Host, Host]]:
         return plan_of(model, feeds)[0], np.asarray(session.run(None, feeds)[0])
 
     return run
+
+
+def test_handlers_know_every_default_that_ort_writes_into_nodes() -> None:
+    REGISTRY.load()
+    unknown = []
+    for schema in get_all_operator_schema():
+        handler = REGISTRY.lookup(schema.domain, schema.name, schema.since_version)
+        if schema.domain == MICROSOFT and handler is not None and not handler.any_attribute:
+            written = {name for name, attribute in schema.attributes.items() if attribute._default_value}
+            unknown += [f"{schema.name}: {name}" for name in written - handler.attributes]
+    assert not unknown
 
 
 # --- embeddings ---------------------------------------------------------------------------------------------------

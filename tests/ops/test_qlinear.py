@@ -20,12 +20,13 @@ OUT = np.array(0.04, np.float32), np.array(100, np.uint8)
 def close(model_of: Callable[..., Any], plan_of: Callable[..., Any]) -> Callable[..., None]:
     """Compare with the CPU kernel; a sum in another order may round to the neighbouring level."""
 
-    def close(op: str, *inputs: Any, **attributes: Any) -> None:
-        untyped = model_of(op, inputs, 17, MICROSOFT, (), 1, **attributes)
+    def close(op: str, *inputs: Any, constants: tuple[int, ...] = (), **attributes: Any) -> None:
+        untyped = model_of(op, inputs, 17, MICROSOFT, constants, 1, **attributes)
         feeds: Mapping[str, Any] = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+        feeds = {name: value for name, value in feeds.items() if int(name[1:]) not in constants}
         session = onnxruntime.InferenceSession(untyped.SerializeToString(), providers=["CPUExecutionProvider"])
         (expected,) = (np.asarray(value) for value in session.run(None, dict(feeds)))
-        (actual,) = plan_of(model_of(op, inputs, 17, MICROSOFT, (), [expected], **attributes), feeds)
+        (actual,) = plan_of(model_of(op, inputs, 17, MICROSOFT, constants, [expected], **attributes), feeds)
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         step = 1e-4 if expected.dtype == np.float32 else 1
         assert np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max() <= step
@@ -54,6 +55,16 @@ def test_pools(close: Callable[..., None], draw: Draw) -> None:
     x = levels(draw, 1, 3, 6, 6)
     close("QLinearAveragePool", x, *ONE, *OUT, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     close("QLinearGlobalAveragePool", x, *ONE, *OUT)
+
+
+def test_channels_last(close: Callable[..., None], draw: Draw) -> None:
+    x, w = levels(draw, 1, 6, 6, 4), draw(np.int8, 6, 2, 3, 3, high=20)
+    close("QLinearAveragePool", x, *ONE, *OUT, kernel_shape=[3, 3], strides=[2, 2], channels_last=1)
+    close("QLinearGlobalAveragePool", x, *ONE, *OUT, channels_last=1)
+    weights = [w, np.array(0.02, np.float32), np.array(0, np.int8)]
+    close("QLinearConv", x, *ONE, *weights, *OUT, constants=(3, 4, 5), channels_last=1, group=2, pads=[1, 0, 1, 0])
+    first = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    close("QLinearConv", first, *ONE, *weights, *OUT, constants=(3, 4, 5), group=2, strides=[2, 1])
 
 
 def test_concat_and_where(close: Callable[..., None], draw: Draw) -> None:
