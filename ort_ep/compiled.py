@@ -82,6 +82,10 @@ class _Trace:
     results: _Results
 
 
+class _EmptyArrayError(Exception):
+    """Not to be compiled: what MLX 0.32.4 fuses for CUDA divides by an array's size, which ends the process."""
+
+
 @dataclass(slots=True)
 class _Eager:
     """In place of a trace: this key could not be traced."""
@@ -176,14 +180,17 @@ class CompiledEngine:
     ) -> _Trace | _Eager:
         """A new trace; not one where tracing fails and the same steps run eagerly."""
         results, known = _Results(), _known(stage, frame)
+        fused_on_gpu = self._record is record_compiled and stream.on_gpu
 
         def build(opened: list[mx.Array]) -> list[mx.Array]:
-            return _build(plan, stage, known, opened, results)
+            return _build(plan, stage, known, opened, results, empty_arrays=not fused_on_gpu)
 
         try:
             replay = self._record(build, inputs, stream)
             if self._record is record_compiled:
                 replay(inputs)  # MLX traces here, so what fails in it fails here
+        except _EmptyArrayError:
+            return _Eager()
         except Exception as error:
             # a handler that fails on these inputs does so eagerly too, and then nothing is known about tracing
             Frame(list(frame.values), dict(frame.twins)).execute(Segment(steps=stage.segment.steps))
@@ -251,9 +258,20 @@ def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:
 
 
 def _build(
-    plan: Plan, stage: _Stage, known: dict[int, tuple[Slot, Slot]], opened: list[mx.Array], results: _Results
+    plan: Plan,
+    stage: _Stage,
+    known: dict[int, tuple[Slot, Slot]],
+    opened: list[mx.Array],
+    results: _Results,
+    *,
+    empty_arrays: bool,
 ) -> list[mx.Array]:
-    """Call the handlers of a stage on placeholders; notes in `results` where they go."""
+    """Call the handlers of a stage on placeholders; notes in `results` where they go.
+
+    Without `empty_arrays` one of them, given or made, is an _EmptyArrayError.
+    """
+    if not empty_arrays and _any_empty(opened):
+        raise _EmptyArrayError
     frame = Frame(list(plan.values), dict(plan.twins))
     placeholders = iter(opened)
     for read in (read for read in stage.reads if read.slot in known):
@@ -267,7 +285,10 @@ def _build(
             frame.values[read.slot] = value
             if array is not None:
                 frame.twins[read.slot] = array
-    frame.execute(Segment(steps=stage.segment.steps))
+    for step in stage.segment.steps:
+        frame.execute(Segment(steps=[step]))
+        if not empty_arrays and _any_empty(frame.values[slot] for slot in step.outs if slot >= 0):
+            raise _EmptyArrayError
     results.arrays, results.finals, results.values = [], [], {}
     made = []
     for slot in stage.writes:
@@ -285,6 +306,10 @@ def _build(
         else:
             results.values[port.slot] = value
     return made
+
+
+def _any_empty(values: Iterable[Slot]) -> bool:
+    return any(isinstance(value, mx.Array) and value.size == 0 for value in values)
 
 
 # ------------------------------------------------------------ cutting a plan

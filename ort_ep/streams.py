@@ -27,6 +27,10 @@ class PooledStream:
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.stream.device.type == mx.gpu)
+
     def evaluate(self, arrays: Iterable[mx.Array]) -> None:
         """Schedule under the lock, wait outside it."""
         pending = list(arrays)

@@ -87,6 +87,21 @@ def test_one_trace_for_each_shape(pair: Pair) -> None:
     assert (both[0].report.evictions, both[0].warnings) == (0, [])
 
 
+def test_fused_kernels_of_a_gpu_get_no_empty_arrays(pair: Pair, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams.PooledStream, "on_gpu", True)
+    both = pair("g (float[N, 4] x) => (float[N, 4] y) { t = Exp(x) y = Add(t, x) }")
+    for rows in (0, 2, 0):
+        same(both, floats(rows, 4))
+    assert both[0].report.traces == (1 if engine == "compile" else 2)
+    assert both[0].warnings == []
+    inside = pair(
+        """g (float[N] x, int64[1] wanted) => (float[M] y) {
+        e = Exp(x) c = Reshape(e, wanted) y = Add(c, c) }"""
+    )
+    same(inside, floats(0), np.array([0]))
+    assert inside[0].report.traces == (engine != "compile")
+
+
 def test_shape_arithmetic_is_part_of_the_trace(pair: Pair) -> None:
     both = pair(
         """g (float[N, 3, 4] x) => (float[a, b] y, int64[c] s) {
