@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 from mlxc_py._sys import load
 
@@ -189,9 +190,17 @@ def is_register(found: type[ctypes.Structure]) -> bool:
 
 
 # ---------------------------------------------------------------- values
-def optional_int(value: int | None) -> int:
+def checked_int(value: SupportsIndex) -> int:
+    """A C int; OverflowError where ctypes would drop the upper bits."""
+    number = index(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise OverflowError(f"{number} does not fit a 32-bit integer")
+    return number
+
+
+def optional_int(value: SupportsIndex | None) -> int:
     """An mlx_optional_int, or an mlx_optional_dtype given the dtype's number."""
-    return 0 if value is None else (value & 0xFFFFFFFF) | 1 << 32
+    return 0 if value is None else (checked_int(value) & 0xFFFFFFFF) | 1 << 32
 
 
 optional_dtype = optional_int

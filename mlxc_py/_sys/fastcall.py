@@ -33,7 +33,9 @@ _LETTERS = {
     "void*": "p",
     "const void*": "p",
     "void (*)(void*)": "p",
-    **dict.fromkeys(("int", "bool", "size_t", "uint64_t", "const int64_t*"), "i"),
+    "int": "i",
+    "bool": "b",
+    **dict.fromkeys(("size_t", "uint64_t", "const int64_t*"), "l"),
 }
 # What native calls pass, the result's address included; Apple packs the stack by each argument's own size, and only its
 # first place is the same. Longer lists go through ctypes, which is told the exact types.

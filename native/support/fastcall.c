@@ -225,7 +225,7 @@ static int wrong(const Binding *f, int position, const char *wanted) {
   return -1;
 }
 
-static int add_int(const Binding *f, Call *c, int position, Object *o) {
+static int read_int(const Binding *f, int position, Object *o, int *out) {
   long value = py.PyLong_AsLong(o);
   if (value == -1 && py.PyErr_Occurred()) return -1;
   if (value != (int)value) {
@@ -233,9 +233,13 @@ static int add_int(const Binding *f, Call *c, int position, Object *o) {
     py.PyErr_Format(*py.OverflowError, text, f->name, value, position + 1);
     return -1;
   }
-  if (c->used == INTS) return wrong(f, position, "a shorter sequence of integers");
-  c->ints[c->used++] = (int)value;
+  *out = (int)value;
   return 0;
+}
+
+static int add_int(const Binding *f, Call *c, int position, Object *o) {
+  if (c->used == INTS) return wrong(f, position, "a shorter sequence of integers");
+  return read_int(f, position, o, &c->ints[c->used++]);
 }
 
 static int add_ints(const Binding *f, Call *c, int position, Object *o) {
@@ -313,7 +317,14 @@ static int add_argument(const Binding *f, Call *c, int position, Object *o) {
       else
         return wrong(f, position, "an array");
       return 0;
-    case 'i': {
+    case 'i':
+    case 'b': {
+      int value;
+      if (read_int(f, position, o, &value)) return -1;
+      c->word[c->words++] = f->signature[position] == 'b' ? value != 0 : (uint64_t)(int64_t)value;
+      return 0;
+    }
+    case 'l': {
       uint64_t value = py.PyLong_AsUnsignedLongLongMask(o);
       if (value == UINT64_MAX && py.PyErr_Occurred()) return -1;
       c->word[c->words++] = value;
@@ -324,9 +335,9 @@ static int add_argument(const Binding *f, Call *c, int position, Object *o) {
     case 'v':
       return add_vector(f, c, position, o);
     case 'o': {
-      uint64_t value = o == py.None ? 0 : py.PyLong_AsUnsignedLongLongMask(o);
-      if (value == UINT64_MAX && py.PyErr_Occurred()) return -1;
-      c->word[c->words++] = o == py.None ? 0 : (value & UINT32_MAX) | (uint64_t)1 << 32;
+      int value;
+      if (o != py.None && read_int(f, position, o, &value)) return -1;
+      c->word[c->words++] = o == py.None ? 0 : (uint32_t)value | (uint64_t)1 << 32;
       return 0;
     }
     case 'g':

@@ -43,7 +43,8 @@ MLXC_SUPPORT_API int mlxc_support_python(size_t object_size);
 // This and all below need mlxc_support_python first; objects are new references, or NULL with an exception.
 MLXC_SUPPORT_API void *mlxc_support_handle_type(int (*release)(void *));
 // A callable for an mlx-c function `int f(mlx_array* res, ...)`; `signature` has one letter per argument after res:
-//   a array or None   v sequence of arrays   n int, sequence of ints or None (two C arguments)   i integer, bool, enum
+//   a array or None   v sequence of arrays   n int, sequence of ints or None (two C arguments)
+//   i int, enum       b bool                 l size_t, uint64_t (modulo 2**64)
 //   o optional int    g optional float       f float    d double    z str or None   p address, buffer or None
 //   s stream (last, may lack)
 // For a function `mlx_array f(...)` it starts with `=`. The callable returns a new `result` object, or calls

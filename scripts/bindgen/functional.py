@@ -224,8 +224,12 @@ def _plain(source: str, fast: bool) -> str:
     return source
 
 
-def _integer(source: str, fast: bool) -> str:
-    return source if fast or source.isdigit() or "index(" in source else f"index({source})"
+def _int(source: str, fast: bool) -> str:
+    return source if fast or source.isdigit() else f"checked_int({source})"
+
+
+def _word(source: str, fast: bool) -> str:
+    return source if fast or source.isdigit() else f"index({source})"
 
 
 def _array(source: str, fast: bool) -> str:
@@ -249,9 +253,9 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, bool], str]] = {
     ("mlx_array", ""): _array,
     ("mlx_array", "optional_array"): lambda source, fast: source if fast else f"handle_or_none({source})",
     ("mlx_vector_array", ""): _vector,
-    ("int", ""): _integer,
-    ("size_t", ""): _integer,
-    ("uint64_t", ""): _integer,
+    ("int", ""): _int,
+    ("size_t", ""): _word,
+    ("uint64_t", ""): _word,
     ("bool", ""): _plain,
     ("float", ""): _plain,
     ("double", ""): _plain,
@@ -273,7 +277,7 @@ SOURCES = {
     "operator": ("index",),
     "mlxc_py": ("fft_sizes",),
     "mlxc_py._sys": ("mlx as c",),
-    "mlxc_py._sys.abi": ("optional_float", "optional_int"),
+    "mlxc_py._sys.abi": ("checked_int", "optional_float", "optional_int"),
     "mlxc_py.adapted": ("adapted",),
     "mlxc_py.arguments": (
         "Ints",

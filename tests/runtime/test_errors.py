@@ -42,6 +42,10 @@ A = mx.array(np.arange(6, dtype=np.float32).reshape(2, 3))
         (lambda: mx.zeros((2, -1)), ValueError, "negative dimensions"),
         (lambda: mx.full((-1,), 1.0), ValueError, "negative"),
         (lambda: mx.zeros((2**31,)), OverflowError, "32-bit|2147483648"),
+        # ctypes and the ABI would both drop the upper half of these
+        (lambda: mx.argmax(mx.ones((2, 2)), 2**32), OverflowError, "4294967296"),
+        (lambda: mx.split(mx.ones((2, 2)), 2**32 + 2), OverflowError, "4294967298"),
+        (lambda: mx.quantize(mx.ones((4, 64)), 2**32 + 64, 4), OverflowError, "4294967360"),
         (lambda: mx.as_strided(A, (100,), (1,)), IndexError, "elements 0 to 99 of an array that has 6"),
         (lambda: mx.as_strided(A, (2,), (-1,)), IndexError, "elements -1 to 0"),
         (lambda: mx.as_strided(A, (2, 2), (1,)), ValueError, "2 dimensions but 1 strides"),
@@ -60,7 +64,7 @@ A = mx.array(np.arange(6, dtype=np.float32).reshape(2, 3))
         (lambda: mx.linalg.inv(mx.zeros((2, 2)), stream=mx.cpu).eval(), mx.MLXError, "eval: "),
         (lambda: mx.load("x.npy", "gguf"), FileNotFoundError, "no file"),
     ],
-    ids=range(42),
+    ids=range(45),
 )
 def test_words_and_classes(call: Any, kind: type[Exception], says: str | None) -> None:
     with pytest.raises(kind, match=says):

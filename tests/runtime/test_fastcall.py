@@ -95,6 +95,7 @@ def test_each_kind_of_argument_arrives(call: Any) -> None:
     cases: list[tuple[Any, np.ndarray]] = [
         (call.mlx_add(a, a), host + host),
         (call.mlx_sum_axis(a, -1, True), host.sum(-1, keepdims=True)),
+        (call.mlx_sum_axis(a, -1, 256), host.sum(-1, keepdims=True)),
         (call.mlx_sum_axes(a, (0, 2), False), host.sum((0, 2))),
         (call.mlx_sum_axes(a, [np.int64(0), 2], False), host.sum((0, 2))),
         (call.mlx_reshape(a, 24), host.reshape(24)),
@@ -168,6 +169,9 @@ def test_a_call_with_many_arguments_arrives(call: Any, most: int, monkeypatch: p
         ("mlx_array_new_data", (b"", (2,), 999), Failure, "mlx_array_new_data"),
         ("mlx_reshape", ("a", (2.5,)), TypeError, None),
         ("mlx_reshape", ("a", (1 << 40,)), OverflowError, None),
+        ("mlx_sum_axis", ("a", 1 << 32, False), OverflowError, "4294967296"),
+        ("mlx_ones", ((2,), (1 << 32) + 10), OverflowError, None),
+        ("mlx_dequantize", ("a", "a", None, 1 << 32, 4, "affine", None, None), OverflowError, None),
         ("mlx_sum_axis", ("a", "one", False), TypeError, None),
         ("mlx_concatenate_axis", (["a", 1], 0), TypeError, "argument 1 must be a sequence of arrays"),
         ("mlx_concatenate_axis", (["a", "a"], 9), Failure, "mlx_concatenate_axis: "),
