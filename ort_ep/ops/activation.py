@@ -7,13 +7,13 @@ import math
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
 from ort_ep.ops import precision
-from ort_ep.ops.precision import widened
+from ort_ep.ops.precision import is_float, widened
 from ort_ep.registry import FLOATS, NUMERIC, SINGLES, op
 
 
 @op("Relu", since=6, dtypes=NUMERIC)
 def relu(x: Array) -> Array:
-    return mx.maximum(x, 0)
+    return cpu_primitives.clip(x, 0, math.inf) if is_float(x) else mx.maximum(x, 0)
 
 
 @op("LeakyRelu", since=6, dtypes=FLOATS)

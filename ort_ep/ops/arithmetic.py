@@ -7,24 +7,25 @@ from functools import reduce
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array
-from ort_ep.ops.precision import is_float, is_unsigned, narrow, widen, widened
+from mlxc_py import Array, cpu_primitives
+from ort_ep.ops.precision import is_float, is_unsigned, widen, widened
 from ort_ep.registry import FLOATS, INTS, NUMERIC, SIGNED, op
+from ort_ep.streams import cpu_stream
 
 
 @op("Add", since=7, dtypes=NUMERIC, fold=np.add)
 def add(a: Array, b: Array) -> Array:
-    return mx.add(a, b)
+    return cpu_primitives.add(a, b)
 
 
 @op("Sub", since=7, dtypes=NUMERIC, fold=np.subtract)
 def subtract(a: Array, b: Array) -> Array:
-    return mx.subtract(a, b)
+    return cpu_primitives.subtract(a, b)
 
 
 @op("Mul", since=7, dtypes=NUMERIC, fold=np.multiply)
 def multiply(a: Array, b: Array) -> Array:
-    return mx.multiply(a, b)
+    return cpu_primitives.multiply(a, b)
 
 
 def fold_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -37,7 +38,7 @@ def fold_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @op("Div", since=7, dtypes=NUMERIC, fold=fold_divide)
 def divide(a: Array, b: Array) -> Array:
     if is_float(a):
-        return mx.divide(a, b)
+        return cpu_primitives.divide(a, b)
     if is_unsigned(a):
         return mx.floor_divide(a, safe_divisor(b))
     # exact multiples only, so that it doesn't matter which way MLX rounds; -1 apart, as the lowest integer / -1 traps
@@ -75,7 +76,8 @@ def power(base: Array, exponent: Array) -> Array:
     if is_float(base):
         return mx.power(widen(base), exponent.astype(widen(base).dtype)).astype(base.dtype)
     if is_float(exponent):
-        return mx.power(base.astype(mx.float64), exponent.astype(mx.float64)).astype(base.dtype)
+        with mx.stream(cpu_stream()):  # GPUs have no float64, and float32 does not hold every integer
+            return mx.power(base.astype(mx.float64), exponent.astype(mx.float64)).astype(base.dtype)
     exponent = exponent.astype(mx.int64)
     raised = mx.power(base, mx.maximum(exponent, 0).astype(base.dtype))
     # 1 and -1 alone have an integer inverse
@@ -101,36 +103,36 @@ def sign(x: Array) -> Array:
 
 @op("Max", since=6, dtypes=NUMERIC, fold=lambda *inputs: reduce(np.maximum, inputs))
 def maximum(*inputs: Array) -> Array:
-    return reduce(mx.maximum, inputs)
+    return reduce(cpu_primitives.maximum, inputs)
 
 
 @op("Min", since=6, dtypes=NUMERIC, fold=lambda *inputs: reduce(np.minimum, inputs))
 def minimum(*inputs: Array) -> Array:
-    return reduce(mx.minimum, inputs)
+    return reduce(cpu_primitives.minimum, inputs)
 
 
 @op("Sum", since=6, dtypes=FLOATS)
 @widened
 def total(*inputs: Array) -> Array:
-    return reduce(mx.add, inputs)
+    return reduce(cpu_primitives.add, inputs)
 
 
 @op("Mean", since=6, dtypes=FLOATS)
 @widened
 def mean(*inputs: Array) -> Array:
-    return reduce(mx.add, inputs) / len(inputs)
+    return reduce(cpu_primitives.add, inputs) / len(inputs)
 
 
 @op("Clip", since=6, dtypes=FLOATS)
 def clip_6(x: Array, *, min: float = -3.4028234663852886e38, max: float = 3.4028234663852886e38) -> Array:
-    return narrow(mx.minimum(mx.maximum(widen(x), min), max), x.dtype)
+    return cpu_primitives.clip(x, min, max)
 
 
 @op("Clip", since=11, dtypes=NUMERIC)
 def clip(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
     if min is not None:
-        x = mx.maximum(x, min)
-    return x if max is None else mx.minimum(x, max)
+        x = cpu_primitives.maximum(x, min)
+    return x if max is None else cpu_primitives.minimum(x, max)
 
 
 @op("BitShift", since=11, dtypes=INTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array
+from mlxc_py import Array, cpu_primitives
 from ort_ep.dtypes import BY_NUMPY, NARROW, name_of, numpy_dtype, to_mlx
 from ort_ep.graph import Node
 from ort_ep.ops.narrow import held, narrowed
@@ -28,13 +28,15 @@ def fold_cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: str = "u
 @op("Cast", since=6, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW}, fold=fold_cast)
 def cast(x: Array | np.ndarray, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
     x = held(x)
-    return narrowed(x, to, bool(saturate), round_mode) if name_of(to) in NARROW else x.astype(to_mlx(to))
+    return (
+        narrowed(x, to, bool(saturate), round_mode) if name_of(to) in NARROW else cpu_primitives.convert(x, to_mlx(to))
+    )
 
 
 @op("CastLike", since=15, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW})
 def cast_like(x: Array | np.ndarray, target: Array | np.ndarray, *, saturate: int = 1, round_mode: str = "up") -> Array:
     if isinstance(target, Array):
-        return held(x).astype(target.dtype)
+        return cpu_primitives.convert(held(x), target.dtype)
     return narrowed(held(x), BY_NUMPY[target.dtype].code, bool(saturate), round_mode)
 
 

@@ -11,7 +11,7 @@ import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
 from ort_ep.graph import Node
 from ort_ep.ops.axes import channels_first, channels_last
-from ort_ep.ops.precision import accumulated, on_cpu
+from ort_ep.ops.precision import accumulated, narrow, on_cpu
 from ort_ep.ops.window import Window
 from ort_ep.registry import SINGLES, op
 
@@ -37,7 +37,7 @@ def conv(
     strides: Sequence[int] | None = None,
 ) -> Array:
     window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
-    return convolve(accumulated(x), accumulated(w), b, window, group).astype(x.dtype)
+    return narrow(convolve(accumulated(x), accumulated(w), b, window, group), x.dtype)
 
 
 def convolve(x: Array, w: Array, b: Array | None, window: Window, group: int) -> Array:
@@ -92,6 +92,30 @@ def biased(y: Array, b: Array | None) -> Array:
     return y.transpose(channels_first(y.ndim))
 
 
+def stretched_convolution(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    padding: tuple[Sequence[int], Sequence[int]],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Array:
+    """Channels last: zeros between the elements of x, then a convolution with the reversed kernel."""
+    before, after = padding
+    for axis, stride in enumerate(strides):
+        if stride > 1:
+            x = mx.expand_dims(x, 2 + axis)
+            x = mx.pad(x, [(0, stride - 1 if i == 2 + axis else 0) for i in range(x.ndim)])
+            x = x.reshape([*x.shape[: 1 + axis], -1, *x.shape[3 + axis :]])
+    # the zeros after the last element are part of the padding
+    after = [width - (stride - 1) for width, stride in zip(after, strides, strict=True)]
+    kernel = w[(slice(None), *[slice(None, None, -1)] * len(strides))]
+    bias = None if b is None else b.astype(x.dtype)
+    geometry: dict[str, Any] = {"stride": [1] * len(strides), "dilation": dilations, "groups": group}
+    return cpu_primitives.convolution(x, kernel, bias, padding=(before, after), **geometry)
+
+
 @op("ConvTranspose", since=1, dtypes=SINGLES, claim=one_to_three_axes)
 def conv_transpose(
     x: Array,
@@ -129,9 +153,16 @@ def conv_transpose(
         after.append(target - 1 - strides[axis] * (length - 1) + cut)
     per_group = w.reshape([group, w.shape[0] // group, *w.shape[1:]])
     kernel = per_group.transpose([0, 2, *range(3, w.ndim + 1), 1])
+    kernel = accumulated(kernel.reshape([-1, *kernel.shape[2:]]))
+    data = accumulated(x)
+    if cpu_primitives.convolves(data, kernel, group):
+        y = stretched_convolution(
+            data.transpose(channels_last(x.ndim)), kernel, b, (before, after), strides, dilations, group
+        )
+        return narrow(y.transpose(channels_first(y.ndim)), x.dtype)
     return channels_last_conv(
-        accumulated(x),
-        accumulated(kernel.reshape([-1, *kernel.shape[2:]])),
+        data,
+        kernel,
         b,
         group,
         padding=(before, after),

@@ -8,12 +8,31 @@ from collections.abc import Sequence
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array
-from ort_ep.ops.axes import along
+from mlxc_py import Array, cpu_primitives
+from ort_ep.ops.axes import along, channels_first, channels_last
 from ort_ep.ops.indexing import scatter_elements
-from ort_ep.ops.precision import lowest, widened
+from ort_ep.ops.precision import lowest, narrow, widen, widened
 from ort_ep.ops.window import Window
 from ort_ep.registry import FLOATS, op
+
+
+def pooled(x: Array, window: Window, maximum: bool) -> Array:
+    """The maximum or the sum of every window of [N, C, spatial...]."""
+    if x.ndim not in (3, 4) or x.dtype != mx.float32 or not cpu_primitives.serves(x):
+        return window.combine(x, lowest(x.dtype) if maximum else 0, mx.maximum if maximum else mx.add)
+    data = x.transpose(channels_last(x.ndim))
+    flat = x.ndim == 3
+    geometry: list[Sequence[int]] = [window.kernel, window.output, window.strides, window.before, window.dilations]
+    if flat:
+        data = mx.expand_dims(data, 1)
+        kernel, output, stride, before, dilation = (
+            [unit, *g] for unit, g in zip((1, 1, 1, 0, 1), geometry, strict=True)
+        )
+    else:
+        kernel, output, stride, before, dilation = map(list, geometry)
+    y = cpu_primitives.pool(data, kernel, output, maximum=maximum, stride=stride, before=before, dilation=dilation)
+    y = y.squeeze(1) if flat else y
+    return y.transpose(channels_first(y.ndim))
 
 
 @op("MaxPool", since=1, dtypes={"X": FLOATS | {"int8", "uint8"}})
@@ -31,7 +50,7 @@ def max_pool(
 ) -> Array | tuple[Array, Array]:
     window = Window.of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     if n_outputs == 1:
-        return window.combine(x, lowest(x.dtype), mx.maximum)
+        return narrow(pooled(widen(x), window, True), x.dtype)
     taps = window.slide(x, lowest(x.dtype))
     best = mx.argmax(taps, -1, keepdims=True)
     spatial = math.prod(x.shape[2:])
@@ -83,7 +102,7 @@ def average_pool(
         first, last = (-window.before[axis], length + window.after[axis]) if count_include_pad else (0, length)
         taps = window.taps(axis)
         counts = counts * along(((taps >= first) & (taps < last)).sum(1), 2 + axis, x.ndim)
-    return window.combine(x, 0, mx.add) / mx.array(counts, x.dtype)
+    return pooled(x, window, False) / mx.array(counts, x.dtype)
 
 
 @op("LpPool", since=2, dtypes=FLOATS)

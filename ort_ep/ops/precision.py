@@ -44,7 +44,7 @@ def highest(dtype: Dtype) -> float:
 
 
 def widen(x: Array) -> Array:
-    return x.astype(mx.float32) if x.dtype in HALF else x
+    return cpu_primitives.convert(x, mx.float32) if x.dtype in HALF else x
 
 
 def accumulated(x: Array) -> Array:
@@ -53,7 +53,8 @@ def accumulated(x: Array) -> Array:
 
 
 def on_cpu() -> bool:
-    return bool(mx.default_device().type == mx.cpu)
+    """Whether what is built now on this thread runs on the CPU."""
+    return bool(mx.current_stream().device.type == mx.cpu)
 
 
 def widened(handler: Handler) -> Handler:
@@ -73,7 +74,7 @@ def widened(handler: Handler) -> Handler:
 
 
 def narrow(y: Array, dtype: Dtype) -> Array:
-    return y.astype(dtype) if y.dtype == mx.float32 else y
+    return cpu_primitives.convert(y, dtype) if y.dtype == mx.float32 else y
 
 
 def exp(x: Array) -> Array:

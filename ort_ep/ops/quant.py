@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array, Dtype
+from mlxc_py import Array, Dtype, cpu_primitives
 from ort_ep.dtypes import BY_NAME, BY_NUMPY, ELEM_TYPES, NARROW, name_of, to_mlx
 from ort_ep.ops.axes import axis_of
 from ort_ep.ops.conv import convolve, one_to_three_axes
@@ -75,6 +75,9 @@ def quantize_linear(
     elif y_zero_point is not None:
         code = BY_NAME[y_zero_point.dtype.name].code
     zero_point = None if y_zero_point is None else held(y_zero_point)
+    if name_of(code) in BYTES and y_scale.size == 1:
+        offset = mx.zeros([1], to_mlx(code)) if zero_point is None else zero_point
+        return cpu_primitives.quantize(x.astype(mx.float32), y_scale.astype(mx.float32), offset)
     scale, zero = spread(y_scale, x, axis, block_size), spread(zero_point, x, axis, block_size)
     level = x.astype(mx.float32) / scale.astype(mx.float32)
     level = level if "float" in name_of(code) else mx.round(level)
@@ -92,13 +95,16 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
-    level = held(x)
+    level, made = held(x), to_mlx(output_dtype) if output_dtype else x_scale.dtype
+    if level.dtype in (mx.int8, mx.uint8) and x_scale.size == 1:
+        offset = mx.zeros([1], level.dtype) if x_zero_point is None else held(x_zero_point)
+        return cpu_primitives.dequantize(level, widen(x_scale), offset).astype(made)
     scale = widen(spread(x_scale, level, axis, block_size))
     # differences of integers are exact in int32
     level = level if is_float(level) else level.astype(mx.int32)
     if x_zero_point is not None:
         level = level - spread(held(x_zero_point), level, axis, block_size).astype(level.dtype)
-    return (level.astype(mx.float32) * scale).astype(to_mlx(output_dtype) if output_dtype else x_scale.dtype)
+    return (level.astype(mx.float32) * scale).astype(made)
 
 
 @op("DynamicQuantizeLinear", since=11, dtypes={"x": frozenset({"float32"})})
