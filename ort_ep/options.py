@@ -88,6 +88,13 @@ OPTIONS: Final = (
         ("all", "cost"),
     ),
     Option("strict", False, "Fail when the session is made if any node stays on the CPU provider."),
+    Option(
+        "tf32",
+        "auto",
+        "Whether float32 products and convolutions on a GPU round their factors to TF32, for the whole process and from"
+        " MLX's first product on; auto is what MLX_ENABLE_TF32 says, else on, as with ONNX Runtime's CUDA provider.",
+        ("auto", "on", "off"),
+    ),
     Option("verbose", False, "Log every node that stays on the CPU provider, with its reason."),
 )
 BY_NAME: Final = {option.name: option for option in OPTIONS}
@@ -104,6 +111,7 @@ class Options:
     on_compute_error: str = "cpu"
     partition: str = "all"
     strict: bool = False
+    tf32: str = "auto"
     verbose: bool = False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import mlxc_py as mx
+from mlxc_py import tf32
 from ort_ep import compiled, memory, partition, plan, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
@@ -54,8 +55,17 @@ class Provider:
         try:
             self._options = option_table.parse(options)
             self._device = _device(self._options.device)
+            self._settle_tf32()
         except OptionError as error:
             self._error = error
+
+    def _settle_tf32(self) -> None:
+        wanted = self._options.tf32
+        if self._device == "gpu" and wanted != "auto" and tf32.choose(wanted == "on") != (wanted == "on"):
+            self._warn(
+                f"tf32={wanted} comes too late: MLX decided otherwise at its first product in this process; set"
+                f" {tf32.VARIABLE}={int(wanted == 'on')} before the process starts"
+            )
 
     # ------------------------------------------------------------ claim
     def get_capability(self, document: bytes) -> list[list[int]]:

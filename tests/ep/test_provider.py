@@ -79,6 +79,20 @@ def test_gpu_where_there_is_none_is_an_error(
         provider.compile([whole.text], ["fused_0"])
 
 
+@pytest.mark.parametrize(("happens", "says"), [(True, "tf32=off comes too late"), (False, "")])
+def test_tf32_is_settled_before_the_first_product_or_said_to_be_too_late(
+    toy: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, happens: bool, says: str
+) -> None:
+    asked = []
+    monkeypatch.setattr("ort_ep.provider._device", lambda option: "gpu")
+    monkeypatch.setattr("mlxc_py.tf32.choose", lambda on: asked.append(on) or happens)
+    Provider({"tf32": "off"}, registry=toy)
+    assert asked == [False]
+    assert (says in caplog.text) and bool(says) == bool(caplog.text)
+    Provider({}, registry=toy)
+    assert asked == [False]
+
+
 def test_strict_fails_loudly_and_names_the_nodes(toy: Registry, document: Document) -> None:
     provider = Provider({"strict": "1"}, registry=toy)
     whole = document(onnx.parser.parse_model(SPLIT))
