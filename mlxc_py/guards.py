@@ -35,8 +35,13 @@ _evaluated = False
 _forked = False
 
 
+def forked_after_use() -> bool:
+    """Whether this process is the forked child of one in which MLX had computed something."""
+    return _forked
+
+
 def check_fork() -> None:
-    """To call before an evaluation: after a fork MLX's worker threads are gone and it would wait for ever [M 29]."""
+    """To call before what evaluates: after a fork MLX's worker threads are gone and it would wait for ever [M 29]."""
     global _evaluated
     if _forked:
         raise MLXError("MLX cannot compute in a forked child of a process that used it: start processes by spawn")

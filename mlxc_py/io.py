@@ -20,6 +20,7 @@ from mlxc_py.arrays import Array, as_array, take, wrap
 from mlxc_py.convert import from_numpy
 from mlxc_py.dtype import dtype_of
 from mlxc_py.evaluate import eval as evaluate
+from mlxc_py.guards import check_fork
 from mlxc_py.interop import host_view
 from mlxc_py.state import StreamLike, local
 from mlxc_py.vector import ArrayMap, Owner, StringMap, StringVector
@@ -262,6 +263,7 @@ def _metadata_names(path: bytes) -> list[str]:
 # ---- saving
 def save(file: File, arr: Array) -> None:
     """Save an array as npy; ".npy" is added to a path without it."""
+    check_fork()
     array = as_array(arr)
     path = _path(file, ".npy")
     if path is not None:
@@ -292,6 +294,7 @@ def _numpy(value: Any) -> np.ndarray:
 
 def save_safetensors(file: File, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Save named arrays, with strings beside them; ".safetensors" is added to a path without it."""
+    check_fork()
     path = _path(file, ".safetensors")
     with ArrayMap({k: as_array(v) for k, v in arrays.items()}) as named, StringMap(metadata) as strings:
         if path is not None:
@@ -307,6 +310,7 @@ def save_gguf(
     file: str | os.PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, Metadata] | None = None
 ) -> None:
     """Save named arrays and metadata (arrays, strings, lists of strings) as gguf; ".gguf" is added to the path."""
+    check_fork()
     path = _path(file, ".gguf")
     if path is None:
         raise ValueError("save_gguf: gguf files are saved by path")

@@ -8,6 +8,7 @@ from ctypes import addressof, c_int
 from mlxc_py._sys import mlx as c
 from mlxc_py.device import Device, DeviceType, _read, as_device
 from mlxc_py.errors import ClosedError, MLXStreamError
+from mlxc_py.guards import check_fork
 from mlxc_py.state import Here, StreamLike, local
 
 
@@ -174,6 +175,7 @@ def new_thread_local_stream(device: Device | DeviceType) -> ThreadLocalStream:
 
 def synchronize(stream: StreamLike = None) -> None:
     """Wait until everything on the stream is done; the current stream when None."""
+    check_fork()
     here = local.here
     if c.mlx_synchronize(as_stream(stream).handle):
         raise here.failure("synchronize")

@@ -17,6 +17,7 @@ from mlxc_py.arguments import ints, shape_of
 from mlxc_py.arrays import Array, wrap
 from mlxc_py.dtype import Dtype
 from mlxc_py.errors import ClosedError, UnsupportedError
+from mlxc_py.guards import check_fork
 from mlxc_py.state import local
 
 __all__ = ["Tape", "placeholder"]
@@ -48,6 +49,7 @@ class Tape:
 
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self.handle = 0
+        check_fork()
         self._arguments = Struct(f"{len(inputs)}P")
         self._results = c_size_t * len(outputs)
         made = c_size_t()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 import mlxc_py as mx
+from mlxc_py.guards import forked_after_use
 from ort_ep import dtypes
 from ort_ep.engine import Engine
 from ort_ep.graph import decode, view_bytes
@@ -23,17 +23,6 @@ Output = tuple[tuple[int, ...], int, int, object]
 FAIL: Final = 1
 # ONNX Runtime's Python answers this status by rebuilding the session on the CPU provider and running it again.
 EP_FAIL: Final = 11
-
-_forked = False
-
-
-def _after_fork() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class ComputeError(RuntimeError):
@@ -66,7 +55,7 @@ class Compute:
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[Input]) -> list[Output]:
-        if _forked:
+        if forked_after_use():
             # MLX's threads do not survive a fork and its first evaluation would hang for ever
             raise ComputeError("MLX cannot run in a forked child process; start it with 'spawn'", FAIL)
         try:

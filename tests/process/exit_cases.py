@@ -252,6 +252,16 @@ def fork_runs_session(model: str) -> None:
 
 
 @case
+def fork_before_use(model: str) -> None:
+    child = os.fork()
+    if not child:
+        run(open_session(model))
+        print("child ran", flush=True)
+        os._exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+@case
 def fork_without_run(model: str) -> None:
     child = os.fork()
     if not child:
@@ -301,7 +311,7 @@ def main() -> None:
     if name == "run_in_late_atexit":
         atexit.register(lambda: print(failing(lambda: run(held[0]))))
     onnxruntime.register_execution_provider_library(NAME, library)
-    if name != "registered_only":
+    if name not in ("registered_only", "fork_before_use"):
         held.append(open_session(model))
         run(held[0])
     CASES[name](model)

@@ -31,6 +31,7 @@ FAST = [
     "daemons",
     "daemon_in_1s_compute",
     "fork_runs_session",
+    "fork_before_use",
     "multiprocessing_fork",
     "parallel_mode_daemons",
 ]
@@ -73,6 +74,7 @@ STDOUT = {
     "run_in_late_atexit": r".*the Python interpreter is shutting down",
     "fork_runs_session": f"child: .*{FORKED}.*'spawn' or 'forkserver'",
     "multiprocessing_fork": f"child: .*FAIL.*{FORKED}.*'spawn' or 'forkserver'",
+    "fork_before_use": "child ran",
     "multiprocessing_spawn": "child ran",
     "multiprocessing_forkserver": "child ran",
 }
