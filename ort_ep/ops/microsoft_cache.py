@@ -22,7 +22,9 @@ from ort_ep.ops.attention import (
 )
 from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.microsoft_attention import INT32, only_plain, written
+from ort_ep.ops.nbits import unpacked
 from ort_ep.ops.precision import widen
+from ort_ep.ops.quant import BYTES
 from ort_ep.registry import SINGLES, op
 
 
@@ -30,10 +32,8 @@ from ort_ep.registry import SINGLES, op
     "GroupQueryAttention",
     domain=MICROSOFT,
     host=("total_sequence_length",),
-    dtypes={"query": SINGLES, "past_key": SINGLES, "past_value": SINGLES, "seqlens_k": INT32},
-    claim=only_plain(
-        {12: "k_scale", 13: "v_scale"}, {"k_quant_type": "NONE", "v_quant_type": "NONE", "sliding_window_cache": 0}
-    ),
+    dtypes={"query": SINGLES, "past_key": SINGLES | BYTES, "past_value": SINGLES | BYTES, "seqlens_k": INT32},
+    claim=only_plain({}, {"sliding_window_cache": 0}),
 )
 def group_query_attention(
     query: Array,
@@ -88,15 +88,37 @@ def group_query_attention(
     if do_rotary and cos_cache is not None and sin_cache is not None:
         positions = positions_from(starts, length) if position_ids is None else position_ids
         q, k = (turned(x, positions, cos_cache, sin_cache, rotary_interleaved) for x in (q, k))
-    k, v = cached(past_key, k, starts, fresh, total), cached(past_value, v, starts, fresh, total)
+    bits = kv_cache_bit_width or 8
+    k = cached(past_key, stored(k, k_scale, bits), starts, fresh, total)
+    v = cached(past_value, stored(v, v_scale, bits), starts, fresh, total)
     distance = behind(length, total, starts)
     keeps = [distance >= 0] if causal else [first_keys(lengths, total)]
     keeps += [distance < local_window_size] if local_window_size > 0 else []
     bias = None if attention_bias is None else attention_bias[..., :total]
     sinks = mx.zeros([num_heads], q.dtype) if head_sink is None and smooth_softmax == 1 else head_sink
     stage = {1: BIASED, 2: WEIGHTS}.get(qk_output)
-    y, scores = attend(q, k[:, :, :total], v[:, :, :total], scale, excluding(keeps, bias), softcap, sinks, stage)
+    keys, values = loaded(k[:, :, :total], k_scale, bits), loaded(v[:, :, :total], v_scale, bits)
+    y, scores = attend(q, keys, values, scale, excluding(keeps, bias), softcap, sinks, stage)
     return (merge_heads(y), k, v, scores)[:n_outputs]
+
+
+def stored(x: Array, scale: Array | None, bits: int) -> Array:
+    """Rows as a cache keeps them: as they are, as int8, or as two 4-bit values in a byte, the first one lowest."""
+    if scale is None:
+        return x
+    bound = 1 << (bits - 1)
+    level = mx.clip(mx.round(widen(x) / scale), -bound, bound - 1)
+    if bits == 8:
+        return level.astype(mx.int8)
+    codes = (level + bound).astype(mx.uint8)
+    return mx.bitwise_or(codes[..., ::2], mx.left_shift(codes[..., 1::2], 4))
+
+
+def loaded(cache: Array, scale: Array | None, bits: int) -> Array:
+    if scale is None:
+        return cache
+    level = cache if bits == 8 else unpacked(cache, bits).astype(mx.int32) - (1 << (bits - 1))
+    return level.astype(mx.float32) * scale
 
 
 def grouped_heads(

@@ -286,10 +286,15 @@ def grouped(plan_of: Callable[..., Any]) -> Callable[..., list[list[Host]]]:
     def run(op: str, given: list[Any], outputs: int, **attributes: Any) -> list[list[Host]]:
         names = ["" if value is None else f"x{index}" for index, value in enumerate(given)]
         feeds = {name: value for name, value in zip(names, given, strict=True) if name}
-        types = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int32): 6, np.dtype(np.int64): 7}
-        inputs = [helper.make_tensor_value_info(n, types[x.dtype], x.shape) for n, x in feeds.items()]
+        types = helper.np_dtype_to_tensor_dtype
+        inputs = [helper.make_tensor_value_info(n, types(x.dtype), x.shape) for n, x in feeds.items()]
         prefix = "sparse" if op == "SparseAttention" else "y"
-        results = [helper.make_tensor_value_info(f"{prefix}{i}", types[given[0].dtype], None) for i in range(outputs)]
+        results = [
+            helper.make_tensor_value_info(
+                f"{prefix}{i}", types(given[0 if i in (0, 3) or given[3] is None else 3].dtype), None
+            )
+            for i in range(outputs)
+        ]
         node = helper.make_node(op, names, [value.name for value in results], domain=MICROSOFT, **attributes)
         graph = helper.make_graph([node], op, inputs, results)
         imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
@@ -397,6 +402,26 @@ def test_grouped_extras(draw: Draw, grouped: Any, extra: str, batch: int) -> Non
         np.testing.assert_allclose(np.where(seen, mine, 0), np.where(seen, theirs, 0), rtol=2e-4, atol=2e-5)
     fresh = length if optional[7] is None else int(optional[7].min())
     compare_valid(results, lengths[:batch], fresh, np.float32)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("scaling", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize(("length", "past", "lengths"), [(3, 8, [3]), (1, 8, [6]), (1, 8, [6, 4])])
+def test_grouped_over_a_quantized_cache(
+    draw: Draw, grouped: Any, bits: int, scaling: str, length: int, past: int, lengths: list[int]
+) -> None:
+    batch, kind, width = len(lengths), (np.int8 if bits == 8 else np.uint8), 16 * bits // 8
+    given: list[Any] = [draw(np.float32, batch, length, size) for size in (64, 32, 32)]
+    given += [draw(kind, batch, 2, past, width, low=0, high=100) for _ in range(2)]
+    given += [np.array(lengths, np.int32) - 1, np.array([max(lengths)], np.int32), *[None] * 5]
+    scales = (1, 2, 1, 16) if scaling == "PER_CHANNEL" else (1,)
+    given += [(0.03 * np.abs(draw(np.float32, *scales)) + 0.02).astype(np.float32) for _ in range(2)]
+    how = {"k_quant_type": scaling, "v_quant_type": scaling, "kv_cache_bit_width": bits, "kv_num_heads": 2}
+    mine, theirs = grouped("GroupQueryAttention", given, 3, num_heads=4, **how)
+    for entry, count in enumerate(lengths):
+        np.testing.assert_allclose(mine[0][entry], theirs[0][entry], rtol=1e-3, atol=1e-4)
+        for cache, other in zip(mine[1:], theirs[1:], strict=True):
+            np.testing.assert_array_equal(cache[entry, :, :count], other[entry, :, :count])
 
 
 def test_grouped_head_norms(draw: Draw, plan_of: Any, check: Check) -> None:
