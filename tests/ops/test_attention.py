@@ -474,3 +474,24 @@ def test_gated_relative_position_bias(check: Check, draw: Draw) -> None:
     gates = 1 / (1 + np.exp(-gates.reshape(2, 3, 5, 2, 4).sum(-1)))
     expected = ((gates[..., :1] * (gates[..., 1:] * eco - 1) + 2) * rel).astype(np.float32)
     check("GatedRelativePositionBias", q, q_bias, rel, w, b, eco, expect=expected, domain=MICROSOFT, num_heads=3)
+
+
+@pytest.mark.parametrize("past", [0, 2])
+def test_masks_of_a_whole_square(check: Check, draw: Draw, past: int) -> None:
+    x, w, b = draw(np.float32, 2, 3, 10), draw(np.float32, 10, 48), draw(np.float32, 48)
+    mask = draw(np.int32, 2, 1, 8, 8, low=0, high=2)
+    cache = draw(np.float32, 2, 2, 4, past, 4) if past else None
+    q, k, v = (heads_of(part, 4) for part in np.split(x.astype(np.float64) @ w + b, 3, -1))
+    if cache is not None:
+        k, v = np.concatenate([cache[0], k], 2), np.concatenate([cache[1], v], 2)
+    bias = np.where(mask[:, :, past : past + 3, : past + 3], 0, -10000.0)
+    y = merged(model(q, k, v, bias)).astype(np.float32)
+    check("Attention", x, w, b, mask, cache, expect=y, domain=MICROSOFT, num_heads=4)
+
+
+def test_lengths_before_offsets(check: Check, draw: Draw) -> None:
+    q, k, v = (draw(np.float32, 2, 3, 16) for _ in range(3))
+    lengths = np.array([2, 3, 0, 3, 6, 0, 2, 5], np.int32)
+    bias = np.where(np.arange(3) < lengths[:2, None], 0, -10000.0)[:, None, None]
+    y = merged(model(heads_of(q, 4), heads_of(k, 4), heads_of(v, 4), bias)).astype(np.float32)
+    check("MultiHeadAttention", q, k, v, None, lengths, expect=y, domain=MICROSOFT, num_heads=4)
