@@ -474,8 +474,9 @@ print("done")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_fork_with_live_entries() -> None:
     code = """
-import os
+import os, warnings
 import ort_ep.shared_initializers as si
+warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads
 owner = si.own(bytes(8192), 1, [2048])
 leaf = si.get(si.InitData.of(owner), [2048])
 child = os.fork()

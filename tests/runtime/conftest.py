@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,15 @@ import pytest
 import mlxc_py
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    """The CPU is the default device: what the test is about is not on a GPU."""
+    before = mlxc_py.default_device()
+    mlxc_py.set_default_device(mlxc_py.cpu)
+    yield
+    mlxc_py.set_default_device(before)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ ORDERS = {
     "mlx.core first": "import mlx.core as mx; mx.eval(mx.zeros(1)); from mlxc_py._sys import load; load.library()",
     "mlxc_py first": "from mlxc_py._sys import load; load.library(); import mlx.core as mx",
 }
+ORDERS = {name: f"{program}; mx.set_default_device(mx.cpu)" for name, program in ORDERS.items()}
 # Replaces cblas_sgemm by a function that counts its calls and computes nothing.
 COUNT_CALLS = """
 import ctypes
@@ -235,7 +236,7 @@ def test_concurrent_products_are_right() -> None:
 
     def work() -> None:
         for _ in range(50):
-            result = np.array(mx.array(a) @ mx.array(a))
+            result = np.array(mx.matmul(mx.array(a), mx.array(a), stream=mx.cpu))
             wrong.extend([1] * bool(np.abs(result - expected).max() > 1e-3))
 
     threads = [threading.Thread(target=work) for _ in range(4)]

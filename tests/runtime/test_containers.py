@@ -132,7 +132,7 @@ def test_memory_counters() -> None:
     limit = mx.get_memory_limit()
     assert mx.set_memory_limit(limit) == limit
     mx.clear_cache()
-    assert mx.get_cache_memory() == 0
+    assert mx.get_cache_memory() <= (8192 if mx.cuda.is_available() else 0)  # CUDA's pool of scalars stays
     with pytest.raises(ValueError, match="negative"):
         mx.set_memory_limit(-1)
 

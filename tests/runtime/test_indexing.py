@@ -84,6 +84,8 @@ def test_set(key: Any, kind: str) -> None:
         with pytest.raises(IndexError):
             mx.array(HOST)[key] = 1
         return
+    if kind != "number" and mx.cuda.is_available() and np.unique(selected).size < selected.size:
+        pytest.skip("a GPU scatters in no order: of several values for one place any may stay")
     values = np.arange(-selected.size, 0, dtype=np.int32).reshape(selected.shape)
     value: Any = {"number": -7, "array": values, "row": values[..., :1] if selected.ndim else -1}[kind]
     host, array = HOST.copy(), mx.array(HOST)

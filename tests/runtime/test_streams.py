@@ -83,6 +83,7 @@ def test_with_stream_nests_and_restores() -> None:
     assert mx.current_stream() == outside
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_setting_the_default() -> None:
     before = mx.default_stream(mx.cpu)
     mine = mx.new_stream(mx.cpu)
