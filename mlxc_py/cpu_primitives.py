@@ -41,8 +41,10 @@ __all__ = [
     "isa",
     "leaky_relu",
     "log",
+    "matmul",
     "maximum",
     "minimum",
+    "multiplies",
     "multiply",
     "pool",
     "quantize",
@@ -263,8 +265,8 @@ def convolves(x: Array, w: Array, groups: int, stream: StreamLike = None) -> boo
 
     Without AVX2 it is faster only where MLX does not use BLAS: with groups.
     """
-    fits = x.ndim in (3, 4) and x.dtype is w.dtype is float32 and serves(x, stream)
-    return fits and (groups > 1 or isa() != "baseline")
+    fits = x.ndim in (3, 4) and x.dtype is w.dtype is float32 and x.size and w.size and serves(x, stream)
+    return bool(fits) and (groups > 1 or isa() != "baseline")
 
 
 def _packed(w: Array, groups: int, stream: StreamLike) -> Array:
@@ -279,6 +281,28 @@ def _packed(w: Array, groups: int, stream: StreamLike) -> Array:
         rows = pad(rows, [(0, 0), (0, missing), (0, 0)], stream=stream)
     blocks = ops.reshape(rows, (groups, -1, _BLOCK, length), stream=stream)
     return ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
+
+
+def matmul(a: Array, b: Array, bias: Array | None = None, *, stream: StreamLike = None) -> Array:
+    """a [..., K] times b [K, N], plus bias [N]; our own (see `multiplies`) packs b first: for weights."""
+    if not multiplies(a, b, stream):
+        y = ops.matmul(a, b, stream=stream)
+        return y if bias is None else ops.add(y, bias, stream=stream)
+    length, made = b.shape
+    rows = math.prod(a.shape[:-1])
+    if a.shape[-1] != length:
+        raise ValueError(f"matmul: {a.shape} and {b.shape} do not match")
+    # a convolution with one element, over an image that is a line
+    kernel = ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream)
+    image = ops.reshape(a, (1, 1, rows, length), stream=stream)
+    y = convolution(image, kernel, bias, stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), stream=stream)
+    return ops.reshape(y, (*a.shape[:-1], made), stream=stream)
+
+
+def multiplies(a: Array, b: Array, stream: StreamLike = None) -> bool:
+    """Whether `matmul` is a primitive of our own: float32 by a matrix, with AVX-512, where it beats OpenBLAS."""
+    fits = a.dtype is b.dtype is float32 and a.ndim > 0 and b.ndim == 2 and a.size and b.size
+    return bool(fits) and serves(a, stream) and isa() == "avx512"
 
 
 def pool(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array
-from ort_ep.ops.precision import accumulated, is_float
+from mlxc_py import Array, cpu_primitives
+from ort_ep.ops.precision import accumulated, is_float, narrow
 from ort_ep.registry import FLOATS, op
 from ort_ep.streams import cpu_stream
 
@@ -19,11 +19,18 @@ EXACT_TERMS = 258
 @op("MatMul", since=1, dtypes=PRODUCTS)
 def matmul(a: Array, b: Array) -> Array:
     if is_float(a):
-        return mx.matmul(accumulated(a), accumulated(b)).astype(a.dtype)
+        return narrow(product(accumulated(a), accumulated(b), weights=b.evaluated), a.dtype)
     rows, columns = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
-    product = mx.sum(rows[..., None] * columns[..., None, :, :], -2).astype(a.dtype)
-    product = product.squeeze(-2) if a.ndim == 1 else product
-    return product.squeeze(-1) if b.ndim == 1 else product
+    sums = mx.sum(rows[..., None] * columns[..., None, :, :], -2).astype(a.dtype)
+    sums = sums.squeeze(-2) if a.ndim == 1 else sums
+    return sums.squeeze(-1) if b.ndim == 1 else sums
+
+
+def product(a: Array, b: Array, bias: Array | None = None, *, weights: bool) -> Array:
+    """a @ b + bias; `weights` tells that b stays the same from run to run."""
+    if weights and b.ndim == 2:
+        return cpu_primitives.matmul(a, b, bias)
+    return mx.matmul(a, b) if bias is None else mx.matmul(a, b) + bias
 
 
 @op("Gemm", since=7, dtypes=PRODUCTS)
@@ -37,14 +44,17 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Array:
+    weights = b.evaluated
     a, b = (a.T if transA else a), (b.T if transB else b)
     if not is_float(a):
-        product = scaled(matmul(a, b), alpha)
-        return product if c is None else product + scaled(c, beta)
+        sums = scaled(matmul(a, b), alpha)
+        return sums if c is None else sums + scaled(c, beta)
     wide_a, wide_b = accumulated(a), accumulated(b)
     if c is None:
-        product = mx.matmul(wide_a, wide_b)
-        return (product if alpha == 1 else product * alpha).astype(a.dtype)
+        sums = product(wide_a, wide_b, weights=weights)
+        return narrow(sums if alpha == 1 else sums * alpha, a.dtype)
+    if alpha == beta == 1 and c.size == b.shape[1] == c.shape[-1]:
+        return narrow(product(wide_a, wide_b, accumulated(c).reshape([-1]), weights=weights), a.dtype)
     return mx.addmm(c.astype(wide_a.dtype), wide_a, wide_b, alpha, beta).astype(a.dtype)
 
 
