@@ -91,7 +91,12 @@ class _Eager:
     """In place of a trace: this key could not be traced."""
 
 
-_Cache = OrderedDict[Hashable, "_Trace | _Eager"]
+@dataclass(slots=True)
+class _Once:
+    """In place of a trace: this key has come once, and most keys of a loop whose state grows never come again."""
+
+
+_Cache = OrderedDict[Hashable, "_Trace | _Eager | _Once"]
 
 
 @dataclass(slots=True)
@@ -114,15 +119,21 @@ class CompiledEngine:
         limit: int,
         report: CompileReport,
         warn: Callable[[str], None] = lambda message: None,
+        *,
+        patient: bool = False,
     ) -> None:
-        """`warn` gets the reason why a key of a stage runs eagerly, once for each reason."""
+        """`warn` gets the reason why a key of a stage runs eagerly, once for each reason.
+
+        patient: a key is traced when it comes for the second time.
+        """
         self._plan: Plan | None = plan
         self._record = record
         self._limit = limit
         self._report = report
         self._warn = warn
         self._stages: list[tuple[_Stage, _Cache]] = [(stage, OrderedDict()) for stage in _stages(plan)]
-        self._bodies = Bodies(lambda body: CompiledEngine(body, record, limit, report, warn))
+        self._patient = patient
+        self._bodies = Bodies(lambda body: CompiledEngine(body, record, limit, report, warn, patient=True))
         self._lock = threading.Lock()
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
@@ -158,9 +169,12 @@ class CompiledEngine:
         if key is None:
             return False
         trace = self._find(cache, key)
+        if trace is None and self._patient:
+            self._keep(cache, key, _Once())
+            return False
         given = (read.slot for read in stage.reads if read.device)
         inputs = [frame.device(slot) for slot in given if frame.values[slot] is not None]
-        if trace is None:
+        if trace is None or isinstance(trace, _Once):
             trace = self._traced(plan, stage, frame, inputs, stream)
             self._keep(cache, key, trace)
         if isinstance(trace, _Eager):
@@ -205,20 +219,21 @@ class CompiledEngine:
             self._warn(message)
 
     # ------------------------------------------------------------ the bounded cache
-    def _find(self, cache: _Cache, key: Hashable) -> _Trace | _Eager | None:
+    def _find(self, cache: _Cache, key: Hashable) -> _Trace | _Eager | _Once | None:
         with self._lock:
             trace = cache.get(key)
             if trace is not None:
                 cache.move_to_end(key)
             return trace
 
-    def _keep(self, cache: _Cache, key: Hashable, trace: _Trace | _Eager) -> None:
+    def _keep(self, cache: _Cache, key: Hashable, trace: _Trace | _Eager | _Once) -> None:
         with self._lock:
             cache[key] = trace
             # a run on another thread may be replaying the oldest: it is let go of, never closed
             dropped = [cache.popitem(last=False) for _ in range(len(cache) - self._limit)]
-        for _ in dropped:
-            self._report.evicted()
+        for _, old in dropped:
+            if isinstance(old, _Trace):
+                self._report.evicted()
 
 
 def _key(stage: _Stage, frame: Frame, stream: PooledStream) -> Hashable | None:
