@@ -115,6 +115,7 @@ class CpuBinary : public CpuPrimitive {
          width = out.itemsize()] { run(combine, left, right, target, loops, width); });
   }
 
+  std::optional<mlxc::Function> function() const override { return mlxc::Function{kind_, true}; }
   const char* name() const override { return "CpuBinary"; }
   bool is_equivalent(const mx::Primitive& other) const override {
     return kind_ == static_cast<const CpuBinary&>(other).kind_;

@@ -46,6 +46,7 @@ class CpuUnary : public CpuPrimitive {
   }
 
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }
+  std::optional<mlxc::Function> function() const override { return mlxc::Function{kind_, false, p_, q_}; }
   const char* name() const override { return "CpuUnary"; }
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& o = static_cast<const CpuUnary&>(other);

@@ -14,10 +14,19 @@ kernels::Type kernel_type(mx::Dtype dtype);
 
 mx::Stream cpu_stream(mlx_stream stream);
 
+// One of kernels::Unary with its parameters, or of kernels::Binary.
+struct Function {
+  int kind;
+  bool binary;
+  float p = 0, q = 0;
+};
+
 // A primitive with one output.
 class CpuPrimitive : public mx::UnaryPrimitive {
  public:
   using mx::UnaryPrimitive::UnaryPrimitive;
+  // What it does to each element, where that is all it does.
+  virtual std::optional<Function> function() const { return {}; }
   void eval_gpu(const std::vector<mx::array>&, mx::array&) override {
     throw std::runtime_error(std::string(name()) + " runs on the CPU only");
   }

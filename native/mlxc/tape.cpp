@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "extras.h"
+#include "fuse.hpp"
 #include "layout.hpp"
 
 using namespace mlxc;
@@ -155,7 +156,7 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
   for (size_t at : fresh_at) folded_constants().add(folded_[at]);
   for (const auto& a : order) {
     if (is_fixed(a) || slot_.count(a.id())) continue;
-    Node node{a.primitive_ptr(), {}, {}, {}};
+    TapeNode node{a.primitive_ptr(), {}, {}, {}};
     for (const auto& input : a.inputs()) node.inputs.push_back(slot_of(input));
     for (const auto& output : a.outputs()) {
       node.shapes.push_back(output.shape());
@@ -166,6 +167,9 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
   }
   for (const auto& out : outputs) outputs_.push_back(slot_of(out));
   slot_ = {};
+  nodes_ = fused(std::move(nodes_), inputs_.size(), outputs_);
+  slots_ = inputs_.size();
+  for (const auto& node : nodes_) slots_ += node.shapes.size();
 }
 
 int Tape::slot_of(const mx::array& a) const { return slot_.at(a.id()); }
@@ -198,7 +202,7 @@ Arrays Tape::apply(const Arrays& inputs) const {
 }
 
 size_t Tape::count(const std::string& primitive) const {
-  return std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& n) { return primitive == n.primitive->name(); });
+  return std::count_if(nodes_.begin(), nodes_.end(), [&](const TapeNode& n) { return primitive == n.primitive->name(); });
 }
 
 } // namespace mlxc

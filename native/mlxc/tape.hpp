@@ -6,6 +6,13 @@
 
 namespace mlxc {
 
+struct TapeNode {
+  std::shared_ptr<mx::Primitive> primitive;
+  std::vector<mx::Shape> shapes;
+  std::vector<mx::Dtype> dtypes;
+  std::vector<int> inputs; // slots: 0 the first input, -1 the first constant
+};
+
 // A constant that a tape computed once: equal ones (the same operations on the same arrays) are shared by all tapes of
 // the process, so packed weights exist once for all shapes and sessions.
 struct Folded;
@@ -23,19 +30,12 @@ class Tape {
   size_t count(const std::string& primitive) const;
 
  private:
-  struct Node {
-    std::shared_ptr<mx::Primitive> primitive;
-    std::vector<mx::Shape> shapes;
-    std::vector<mx::Dtype> dtypes;
-    std::vector<int> inputs; // slots; below 0: constants, -1 the first
-  };
-
   int slot_of(const mx::array& a) const;
 
   std::vector<std::pair<mx::Shape, mx::Dtype>> inputs_;
   Arrays constants_;
   std::vector<std::shared_ptr<const Folded>> folded_;
-  std::vector<Node> nodes_;
+  std::vector<TapeNode> nodes_;
   std::vector<int> outputs_;
   size_t slots_ = 0;
   std::unordered_map<std::uintptr_t, int> slot_; // by array id, while recording

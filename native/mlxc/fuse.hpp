@@ -1,0 +1,12 @@
+// Chains of elementwise operations in one pass over memory: a tape's nodes with fewer, larger ones in their place.
+#pragma once
+
+#include "tape.hpp"
+
+namespace mlxc {
+
+// The nodes with every group of float32 arithmetic on one shape as a single node, for the CPU. Slots are numbered anew;
+// `inputs` are the first ones, `outputs` are brought up to date, and what nobody reads is left out.
+std::vector<TapeNode> fused(std::vector<TapeNode> nodes, size_t inputs, std::vector<int>& outputs);
+
+} // namespace mlxc
