@@ -1,4 +1,5 @@
 // C enum values and shapes -> MLX's.
+#include <algorithm>
 #include <iterator>
 
 #include "handles.hpp"
@@ -51,8 +52,13 @@ mx::CompileMode c_compile_mode(mlx_compile_mode m) {
 
 mx::Shape c_shape(const int* dims, size_t n) {
   auto shape = c_span<mx::Shape>(dims, n);
-  for (auto d : shape)
+  size_t bytes = 16; // of the widest element: beyond 64 bits MLX would allocate what is left of the product
+  bool overflow = false;
+  for (auto d : shape) {
     if (d < 0) bad_argument("negative dimension");
+    overflow |= __builtin_mul_overflow(bytes, size_t(d), &bytes);
+  }
+  if (overflow && std::find(shape.begin(), shape.end(), 0) == shape.end()) bad_argument("array too large");
   return shape;
 }
 

@@ -22,6 +22,9 @@ from ort_ep.engine import EagerEngine
 Array = np.ndarray[Any, Any]
 DEVICE = "gpu" if mx.default_device().type == mx.gpu else "cpu"
 ONLY_CPU = "which MLX has on the CPU device only"
+ORT_VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+NEWEST_FORMS = (1, 32)  # operators of com.microsoft grow with every release: from here on it knows all that is tested
+UNKNOWN_TO_ORT = ("is not a registered function/op", "Could not find an implementation", "This is an invalid model")
 RELATIVE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1e-11, "complex64": 2e-5}
 
 
@@ -116,7 +119,12 @@ def run_cpu(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        if ORT_VERSION >= NEWEST_FORMS or not any(sign in str(error) for sign in UNKNOWN_TO_ORT):
+            raise
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__} does not know this form of {model.graph.name}")
     return [np.asarray(value) for value in session.run(None, dict(feeds))]
 
 
