@@ -57,7 +57,7 @@ class Provider:
             self._device = _device(self._options.device)
             self._settle_tf32()
         except OptionError as error:
-            self._error = error
+            self._error = _without_frames(error)
 
     def _settle_tf32(self) -> None:
         wanted = self._options.tf32
@@ -75,7 +75,7 @@ class Provider:
         except Exception as error:
             # ORT would swallow this into a silent CPU session
             if self._options.strict or self._options.on_compute_error == "raise":
-                self._error = error
+                self._error = _without_frames(error)
                 return [[0]]
             message = f"claiming failed, nodes stay on the CPU provider: {type(error).__name__}: {error}"
             self._failed(message, first=message not in self.report.failures)
@@ -112,8 +112,12 @@ class Provider:
     # ------------------------------------------------------------ compile
     def compile(self, documents: Sequence[bytes], names: Sequence[str]) -> list[Compute]:
         """One callable per fused graph, in order."""
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
         return [self._compile(graphs.parse(text), name) for text, name in zip(documents, names, strict=True)]
 
     def _compile(self, graph: Graph, name: str) -> Compute:
@@ -139,6 +143,7 @@ class Provider:
             streams.pool(self._device),
             fall_back=self._options.on_compute_error == "cpu",
             failed=self._failed,
+            report=self.report.runs,
         )
         self._computes.append(compute)
         return compute
@@ -176,11 +181,20 @@ class Provider:
             memory.give_back()
 
 
+def _without_frames(error: Exception) -> Exception:
+    """The error for keeping: its tracebacks would hold the frames that make the session, and so the session itself."""
+    chain: BaseException | None = error
+    while chain is not None:
+        chain.__traceback__ = None
+        chain = chain.__cause__ or chain.__context__
+    return error
+
+
 class _Unusable:
     """The engine of a subgraph that could not be compiled: every run fails with the reason."""
 
     def __init__(self, error: Exception) -> None:
-        self._error = error
+        self._error = _without_frames(error)
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
         raise RuntimeError(f"this subgraph could not be compiled: {self._error}") from self._error

@@ -76,6 +76,25 @@ class CompileReport:
         return f"{self.traces} traces, {self.evictions} evicted"
 
 
+@dataclass(slots=True)
+class RunReport:
+    """How often fused nodes ran, the nanoseconds inside them, and the part of those spent evaluating.
+
+    Evaluating is scheduling on the device and waiting for it; the rest is inputs, replay and what Python does.
+    """
+
+    count: int = 0
+    total_ns: int = 0
+    evaluating_ns: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ran(self, total_ns: int, evaluating_ns: int) -> None:
+        with self._lock:
+            self.count += 1
+            self.total_ns += total_ns
+            self.evaluating_ns += evaluating_ns
+
+
 def _placed(nodes: Iterable[Node], parent: str) -> list[NodeReport]:
     """The nodes and those in their bodies, all on MLX."""
     rows = []
@@ -93,6 +112,7 @@ class ClaimReport:
     clusters: list[ClusterReport] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     compile: CompileReport = field(default_factory=CompileReport)
+    runs: RunReport = field(default_factory=RunReport)
     _mlx: list[NodeReport] = field(default_factory=list)
     _cpu: dict[tuple[str, ...], list[NodeReport]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

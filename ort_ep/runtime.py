@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ from ort_ep import dtypes
 from ort_ep.engine import Engine
 from ort_ep.graph import decode, view_bytes
 from ort_ep.plan import Plan, Port, Slot
-from ort_ep.streams import StreamPool
+from ort_ep.report import RunReport
+from ort_ep.streams import StreamPool, spent
 
 Input = tuple[int, int, tuple[int, ...]] | None
 Output = tuple[tuple[int, ...], int, int, object]
@@ -44,6 +46,7 @@ class Compute:
         *,
         fall_back: bool,
         failed: Callable[[str, bool], None],
+        report: RunReport | None = None,
     ) -> None:
         """`fall_back`: answer failures with EP_FAIL. `failed` gets each message, and whether it is the first one."""
         self._plan = plan
@@ -51,6 +54,7 @@ class Compute:
         self._streams = streams
         self._fall_back = fall_back
         self._failed = failed
+        self._report = report or RunReport()
         self._reported = False
         self._lock = threading.Lock()
 
@@ -68,11 +72,14 @@ class Compute:
     def _run(self, inputs: Sequence[Input]) -> list[Output]:
         if len(inputs) != len(self._plan.inputs):
             raise ValueError(f"{len(inputs)} inputs were given, {self._plan.name} has {len(self._plan.inputs)}")
+        began, evaluating = time.perf_counter_ns(), spent.evaluating
         with self._streams.lease() as stream:
             ports = zip(self._plan.inputs, inputs, strict=True)
             slots = [_wrapped(port, item, i in self._plan.host_inputs) for i, (port, item) in enumerate(ports)]
             results = self._engine.run(slots, stream)
-        return [_delivered(port, value) for port, value in zip(self._plan.outputs, results, strict=True)]
+        delivered = [_delivered(port, value) for port, value in zip(self._plan.outputs, results, strict=True)]
+        self._report.ran(time.perf_counter_ns() - began, spent.evaluating - evaluating)
+        return delivered
 
     def _failure(self, error: Exception) -> ComputeError:
         message = f"{self._plan.name}: {error}" if str(error) else f"{self._plan.name}: {type(error).__name__}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,14 @@ from typing import Any, Final
 import mlxc_py as mx
 
 MAX_CPU_STREAMS: Final = 4
+
+
+class _Spent(threading.local):
+    evaluating = 0
+
+
+spent: Final = _Spent()
+"""Nanoseconds that this thread has spent evaluating, ever."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,9 +44,11 @@ class PooledStream:
         """Schedule under the lock, wait outside it."""
         pending = list(arrays)
         if pending:
+            began = time.perf_counter_ns()
             with self.lock:
                 mx.async_eval(*pending)
             mx.eval(*pending)
+            spent.evaluating += time.perf_counter_ns() - began
 
 
 class StreamPool:

@@ -66,6 +66,16 @@ def test_session(plain: bytes, tmp_path: Path) -> None:
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], [[0, 2]])
 
 
+def test_runs_are_counted_and_timed(plain: bytes) -> None:
+    session = ort_ep.InferenceSession(plain)
+    runs = ort_ep.claim_report(session).runs
+    assert (runs.count, runs.total_ns, runs.evaluating_ns) == (0, 0, 0)
+    for count in (1, 2):
+        session.run(None, {"x": X})
+        assert runs.count == count
+        assert 0 < runs.evaluating_ns < runs.total_ns
+
+
 def test_own_settings(plain: bytes) -> None:
     settings = onnxruntime.SessionOptions()
     settings.logid = "mine"
