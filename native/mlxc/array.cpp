@@ -38,7 +38,9 @@ array from_data(const void* data, const int* dims, int ndim, mlx_dtype type) {
 array from_managed(void* data, const int* dims, int ndim, mlx_dtype type, void* payload, void (*dtor)(void*)) {
   auto shape = c_dims(dims, ndim);
   const auto dtype = c_dtype(type);
-  if (!data && checked_nbytes(shape, dtype)) bad_argument("NULL data");
+  const size_t bytes = checked_nbytes(shape, dtype);
+  if (!data && bytes) bad_argument("NULL data");
+  guard_allocations();
   return array(data, std::move(shape), dtype, [payload, dtor](void*) {
     if (dtor) dtor(payload);
   });

@@ -159,12 +159,15 @@ def test_managed_data(capi: CApi) -> None:
 
 
 @pytest.mark.usefixtures("ours")
-def test_managed_data_that_is_refused_stays_the_callers(capi: CApi) -> None:
+@pytest.mark.parametrize(
+    ("dims", "message"), [((-4,), "negative dimension"), ((2**31 - 1,) * 3, "array too large")], ids=["-4", "huge"]
+)
+def test_managed_data_that_is_refused_stays_the_callers(capi: CApi, dims: tuple[int, ...], message: str) -> None:
     freed: list[int] = []
     dtor = ctypes.cast(capi.keep(mlx.mlx_array_new_data_managed_dtor(freed.append)), ctypes.c_void_p)
-    shape, ndim = capi.pointer((-4,))
+    shape, ndim = capi.pointer(dims)
     assert capi.c.mlx_array_new_data_managed_payload(8, shape, ndim, 10, 77, dtor) == 0
-    assert load.take_error() == "negative dimension"
+    assert load.take_error() == message
     assert freed == []
 
 
