@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +11,8 @@ from mlxc_py import Array
 from ort_ep.ops import precision
 from ort_ep.ops.axes import reversed_along
 from ort_ep.ops.indexing import reverse_sequence
-from ort_ep.ops.matmul import exact_product
 from ort_ep.ops.precision import widened
-from ort_ep.ops.quant import BYTES, centred, dynamic_quantize_linear
+from ort_ep.ops.quant import BYTES, centred
 from ort_ep.registry import FLOATS, op
 
 Unary = Callable[[Array], Array]
@@ -267,16 +265,22 @@ def lstm_cells(
 
 
 def quantized_products(weights: Array, scales: Array, zero_points: Array) -> Callable[[int], Unary]:
-    """By direction: x, quantised as it comes, times the columns of 8-bit weights [D, K, gates]."""
+    """By direction: x, quantised as it comes, times the columns of 8-bit weights [D, K, gates].
+
+    The integers are summed in float32, whose error is the one that the result's own rounding to float32 has.
+    """
 
     def direction(index: int) -> Unary:
-        levels = centred(weights[index], zero_points[index])
+        levels = centred(weights[index], zero_points[index]).astype(mx.float32)
 
         def product(x: Array) -> Array:
-            rows = x.reshape([math.prod(x.shape[:-1]), x.shape[-1]])
-            quantized, scale, zero = dynamic_quantize_linear(rows)
-            y = exact_product(centred(quantized, zero), levels).astype(mx.float32) * (scale * scales[index])
-            return y.reshape([*x.shape[:-1], -1])
+            if not x.size:
+                return mx.zeros([*x.shape[:-1], levels.shape[1]], x.dtype)
+            low, high = mx.minimum(mx.min(x), 0), mx.maximum(mx.max(x), 0)
+            scale = mx.where(high == low, mx.ones_like(low), (high - low) / 255)
+            zero = mx.round(mx.clip(-low / scale, 0, 255))
+            rounded = mx.clip(mx.round(x / scale), -zero, 255 - zero)
+            return mx.matmul(rounded, levels) * (scale * scales[index])
 
         return product
 
