@@ -1,0 +1,260 @@
+"""Tapes against the same graph built directly: results, what is evaluated once, and how few operations are left."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlxc_py as mx
+from mlxc_py import cpu_primitives as primitives
+from mlxc_py import tape
+
+pytestmark = pytest.mark.skipif(not tape.supported(), reason="this libmlxc records no tapes")
+
+Build = Callable[..., list[mx.Array]]
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Any:
+    with mx.stream(mx.cpu):
+        yield
+
+
+def recorded(build: Build, *shapes: tuple[int, ...]) -> tape.Tape:
+    opened = [tape.placeholder(shape, mx.float32) for shape in shapes]
+    return tape.Tape(opened, build(*opened))
+
+
+def floats(seed: int, *shape: int) -> mx.Array:
+    return mx.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def same(build: Build, *inputs: mx.Array) -> tape.Tape:
+    """Check a tape of `build` on `inputs`; returns it."""
+    made = recorded(build, *(x.shape for x in inputs))
+    for ours, theirs in zip(made(inputs), build(*inputs), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=1e-5, atol=1e-5)
+    return made
+
+
+def test_replays_with_other_inputs() -> None:
+    made = recorded(lambda x, b: [mx.exp(x) @ x.T + b, *mx.split(x, [1], 1), x, b], (3, 4), (3,))
+    for seed in range(3):
+        x, b = floats(seed, 3, 4), floats(seed + 9, 3)
+        y, first, rest, same_x, same_b = made([x, b])
+        np.testing.assert_allclose(np.array(y), np.array(mx.exp(x) @ x.T + b), rtol=1e-5)
+        np.testing.assert_array_equal(np.array(first), np.array(x)[:, :1])
+        np.testing.assert_array_equal(np.array(rest), np.array(x)[:, 1:])
+        np.testing.assert_array_equal(np.array(same_x), np.array(x))
+        np.testing.assert_array_equal(np.array(same_b), np.array(b))
+
+
+def test_a_chain_of_twenty_thousand_operations() -> None:
+    def build(x: mx.Array) -> list[mx.Array]:
+        for _ in range(20_000):
+            x = mx.abs(x)
+        return [x]
+
+    made = recorded(build, (2,))
+    assert len(made) == 20_000
+    np.testing.assert_array_equal(np.array(made([mx.array([-1.0, 2.0])])[0]), [1, 2])
+
+
+def test_wrong_use_is_an_error() -> None:
+    made = recorded(lambda x: [x + 1], (3,))
+    with pytest.raises(mx.MLXError, match="another shape or type"):
+        made([floats(0, 4)])
+    with pytest.raises(mx.MLXError, match="another shape or type"):
+        made([mx.zeros(3, mx.int32)])
+    with pytest.raises(mx.MLXError, match="without a primitive"):
+        mx.eval(tape.placeholder((2,), mx.float32))
+    with pytest.raises(mx.MLXError, match="placeholder that is not among the tape's inputs"):
+        tape.Tape([], [tape.placeholder((2,), mx.float32) + 1])
+    made.close()
+    made.close()
+    with pytest.raises(mx.ClosedError):
+        made([floats(0, 3)])
+
+
+def test_constants_are_computed_once_and_shared_between_tapes() -> None:
+    w = floats(1, 256, 512)
+    mx.eval(w)
+    gc.collect()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    packed = w.nbytes
+
+    def build(x: mx.Array) -> list[mx.Array]:
+        return [x @ mx.contiguous(w.T)]
+
+    made = [recorded(build, (n, 512)) for n in range(1, 9)]
+    assert [len(one) for one in made] == [1] * 8
+    assert mx.get_active_memory() - before == packed
+    x = floats(2, 3, 512)
+    np.testing.assert_allclose(np.array(made[2]([x])[0]), np.array(x @ w.T), rtol=1e-4, atol=1e-4)
+    del made
+    gc.collect()
+    mx.clear_cache()
+    assert mx.get_active_memory() - before <= x.nbytes
+
+
+def test_large_constants_that_are_cheap_to_compute_are_not_kept() -> None:
+    before = mx.get_active_memory()
+    made = recorded(lambda x: [x + mx.zeros((1024, 1024)) + mx.arange(1024)], (1024, 1))
+    assert mx.get_active_memory() - before < 1 << 20
+    assert made([mx.ones((1024, 1))])[0][5, 7].item() == 8
+
+
+def test_transposes_between_convolutions_cancel() -> None:
+    w = floats(3, 8, 3, 3, 8)
+    bias, scale = floats(4, 1, 8, 1, 1), floats(5, 8, 1, 1)
+
+    def conv(x: mx.Array) -> mx.Array:
+        return mx.conv_general(x.transpose(0, 2, 3, 1), w, padding=1).transpose(0, 3, 1, 2)
+
+    def build(x: mx.Array) -> list[mx.Array]:
+        y = mx.maximum(conv(x) + bias, 0)
+        y = conv(mx.pad(y, [(0, 0), (0, 0), (1, 0), (0, 1)]))[:, :, 1:, :-1]
+        gate = mx.sigmoid(mx.mean(y, (2, 3), keepdims=True))
+        first, second = mx.split(conv(y * gate * scale), 2, 1)
+        return [conv(mx.concatenate([first, second], 1) + y)]
+
+    made = same(build, floats(6, 1, 8, 6, 6))
+    assert made.count("Convolution") == 4
+    # one in, one out, and what moves the axes of the small operands
+    assert made.count("Transpose") <= 4
+
+
+def test_arithmetic_becomes_one_operation() -> None:
+    row, column = floats(7, 40), floats(8, 30, 1)
+
+    def build(x: mx.Array, y: mx.Array) -> list[mx.Array]:
+        z = mx.maximum((x * row + y) / 3, -1) - column
+        return [primitives.silu(z) * z + mx.minimum(y, 0.5)]
+
+    made = same(build, floats(9, 2, 30, 40), floats(10, 2, 30, 40))
+    assert (len(made), made.count("CpuFused")) == (1, 1)
+
+
+def test_a_value_that_others_read_stays() -> None:
+    def build(x: mx.Array) -> list[mx.Array]:
+        y = x * 2 + 1
+        return [y - x, mx.sum(y), y * y]
+
+    assert same(build, floats(11, 5, 7)).count("CpuFused") == 3
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (3, 0), (1, 1), (2, 1, 3), (3, 2000), (2000, 3), (7, 1030)])
+def test_arithmetic_on_any_shape(shape: tuple[int, ...]) -> None:
+    b = floats(12, *shape[-1:])
+    turned = floats(13, *shape[::-1])
+
+    def build(x: mx.Array, y: mx.Array) -> list[mx.Array]:
+        return [(x + b) * 2 - y.T, x - y.T, mx.maximum(b * 2 + 1, x)]
+
+    same(build, floats(14, *shape), turned)
+
+
+def test_not_a_number_stays() -> None:
+    x = mx.array([np.nan, 1.0, -np.inf, np.inf, -0.0])
+    same(lambda a: [mx.maximum(a, 0) + 1, mx.minimum(0 * a + 1, a), mx.maximum(0.5 * a, a) * 2], x)
+
+
+def test_threads_replay_one_tape() -> None:
+    stream = mx.new_thread_unsafe_stream(mx.cpu)
+    lock = threading.Lock()
+    with mx.stream(stream):
+        made = recorded(lambda x: [mx.exp(x) @ x.T * 2 + 1], (8, 8))
+    feeds = [floats(seed, 8, 8) for seed in range(4)]
+    right = [np.array(mx.exp(x) @ x.T * 2 + 1) for x in feeds]
+    wrong: list[int] = []
+
+    def work(which: int) -> None:
+        for _ in range(50):
+            (y,) = made([feeds[which]])
+            with lock:
+                mx.eval(y)
+            if not np.allclose(np.array(y), right[which], rtol=1e-4):
+                wrong.append(which)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# ---- random graphs
+UNARY = (mx.abs, mx.negative, primitives.sigmoid, primitives.silu, lambda x: mx.maximum(x, 0))
+BINARY = (
+    mx.add,
+    mx.maximum,
+    primitives.add,
+    primitives.multiply,
+    primitives.subtract,
+    lambda a, b: mx.where(a > b, a, b),
+)
+LARGEST = 4000
+KINDS = ("turn", "turn", "unary", "binary", "reduce", "join", "cut", "pad", "split", "gate", "flat", "more")
+
+
+def grown(rng: random.Random, values: list[mx.Array]) -> list[mx.Array]:
+    """One more operation on the values; none where it does not fit."""
+    x = rng.choice(values)
+    rank = x.ndim
+    axis = rng.randrange(rank)
+    alike = [y for y in values if y.shape == x.shape]
+    kind = rng.choice(
+        ("turn", "turn", "unary", "binary", "reduce", "join", "cut", "pad", "split", "gate", "flat", "more")
+    )
+    if kind == "turn":
+        return [x.transpose(rng.sample(range(rank), rank))]
+    if kind == "unary":
+        return [rng.choice(UNARY)(x)]
+    if kind == "binary":
+        return [rng.choice(BINARY)(x, rng.choice(alike))]
+    if kind == "reduce":
+        return [rng.choice((mx.sum, mx.max, mx.mean))(x, axis, keepdims=rng.random() < 0.8 or rank < 3)]
+    if kind == "join" and x.size < LARGEST:
+        return [mx.concatenate([x, rng.choice(alike)], axis)]
+    if kind == "cut":
+        step = rng.choice((1, 2, -1))
+        return [x[(slice(None),) * axis + (slice(None, None, step),)]]
+    if kind == "pad" and x.size < LARGEST:
+        return [mx.pad(x, [(rng.randrange(2), rng.randrange(2)) for _ in range(rank)], constant_values=1.5)]
+    if kind == "split" and x.shape[axis] > 1:
+        return list(mx.split(x, [x.shape[axis] // 2], axis))
+    if kind == "gate":
+        return [rng.choice((primitives.multiply, primitives.add, mx.subtract))(x, mx.mean(x, axis, keepdims=True))]
+    if kind == "flat" and rank > 2:
+        return [x.reshape([x.shape[0], -1])]
+    if kind == "more" and rank < 5:
+        return [mx.expand_dims(x, axis)]
+    return []
+
+
+def random_graph(seed: int) -> Build:
+    def build(*inputs: mx.Array) -> list[mx.Array]:
+        rng = random.Random(seed)
+        values: list[mx.Array] = list(inputs)
+        for _ in range(rng.randint(3, 14)):
+            values += grown(rng, values)
+        return [*rng.choices(values, k=3), values[-1]]
+
+    return build
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_random_graphs(first: int) -> None:
+    for seed in range(first, first + 100):
+        rng = random.Random(seed)
+        shape: Sequence[int] = rng.choices(range(1, 6), k=rng.choice((3, 4)))
+        same(random_graph(seed), floats(seed, *shape), floats(seed + 1, *shape))
