@@ -178,7 +178,8 @@ class Frame:
 
 @dataclass(slots=True)
 class Plan:
-    """A translated subgraph. `host_inputs` are positions of inputs that the handlers need as numpy.
+    """A translated subgraph. `host_inputs` are positions of inputs that the handlers need as numpy; `host_outputs` are
+    positions of outputs that follow from these without evaluating anything.
 
     `weights` keeps the interned initializers in `values` known to other sessions while this plan lives.
     """
@@ -191,6 +192,7 @@ class Plan:
     twins: dict[int, Slot]
     host_inputs: frozenset[int]
     nodes: int
+    host_outputs: frozenset[int] = frozenset()
     codes: Mapping[int, dtypes.ElemType] = field(default_factory=dict)
     weights: tuple[SharedInitializer, ...] = ()
 
@@ -337,6 +339,7 @@ class _Builder:
             twins=frame.twins,
             host_inputs=frozenset(i for i, port in enumerate(ports) if port.slot in self.demanded),
             nodes=len(self.calls),
+            host_outputs=frozenset(i for i, port in enumerate(outputs) if self.known.get(port.slot) is not None),
             codes={
                 slot: dtypes.ELEM_TYPES[value.elem_type]
                 for slot, value in enumerate(self.values)
@@ -545,10 +548,30 @@ class _Builder:
 
 def _traceable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
     handler, node = entry.handler, entry.node
-    if not handler.pure or handler.host_step or (bodies and not handler.inline):
+    if not handler.pure or handler.host_step:
         return False
-    lists = any(value is not None and value.is_container for value in (*node.reads, *node.outputs))
-    return not lists and all(body.plan.is_trace for body in bodies.values())
+    if any(value is not None and value.is_container for value in (*node.reads, *node.outputs)):
+        return False
+    return not bodies or _unrollable(entry, bodies)
+
+
+def _unrollable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
+    """Whether control flow runs its bodies few times and without looking at data, so that it can be traced."""
+    handler = entry.handler
+    trips = handler.trips(entry.node) if handler.trips else None
+    if trips is None or trips > MAX_TRIPS:
+        return False
+    for name, body in bodies.items():
+        own = range(len(body.plan.inputs) - len(body.captures))
+        on_host = body.plan.host_inputs.intersection(own)
+        if not (
+            body.plan.is_trace
+            and on_host <= set(handler.host_arguments.get(name, ()))
+            and body.plan.host_outputs.issuperset(body.host_results)
+            and trips * body.plan.nodes <= MAX_UNROLLED
+        ):
+            return False
+    return True
 
 
 class _Mode(Enum):
@@ -556,6 +579,10 @@ class _Mode(Enum):
     FOLD = 1
     DEVICE = 2
 
+
+# Loops of more iterations, or of more nodes altogether, are driven one iteration after the other.
+MAX_TRIPS = 16
+MAX_UNROLLED = 1024
 
 # Constants up to this many elements are shape arithmetic; larger ones are weights and are computed by MLX.
 _FOLD_LIMIT = 1024

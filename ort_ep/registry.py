@@ -57,7 +57,8 @@ class Handler:
     pure: bool
     containers: bool
     host_results: Mapping[str, tuple[int, ...]]
-    inline: bool
+    host_arguments: Mapping[str, tuple[int, ...]]
+    trips: Callable[[Node], int | None] | None
     override: bool
     parameters: tuple[str, ...]
     required: int
@@ -111,7 +112,8 @@ class Registry:
         pure: bool | None = None,
         containers: bool = False,
         host_results: Mapping[str, tuple[int, ...]] | None = None,
-        inline: bool = False,
+        host_arguments: Mapping[str, tuple[int, ...]] | None = None,
+        trips: Callable[[Node], int | None] | None = None,
         override: bool = False,
     ) -> Callable[[F], F]:
         """Register the decorated function as the translation of an ONNX operator.
@@ -127,7 +129,9 @@ class Registry:
         pure: False where the result changes from call to call (default: false for ONNX's random operators).
         containers: inputs and outputs may be sequences (lists) and optionals (None where empty) beside tensors.
         host_results: by body attribute, which outputs of the body the handler reads as numpy (Loop's condition).
-        inline: the handler calls a body at most once, so the body may become part of the caller's trace.
+        host_arguments: by body attribute, which inputs of the body the handler gives as numpy.
+        trips: how often the handler calls a body at most; None where only the run tells. Few calls become part of the
+            caller's trace.
         override: replace what is registered. Without it a duplicate is a ValueError.
         """
 
@@ -151,7 +155,8 @@ class Registry:
                     pure=name not in IMPURE if pure is None else pure,
                     containers=containers,
                     host_results=dict(host_results or {}),
-                    inline=inline,
+                    host_arguments=dict(host_arguments or {}),
+                    trips=trips,
                     override=override,
                     **parts,
                 )

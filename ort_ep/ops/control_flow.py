@@ -9,7 +9,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.dtypes import on_device, to_mlx
-from ort_ep.graph import Value
+from ort_ep.graph import Node, Value
 from ort_ep.ops.axes import axis_of
 from ort_ep.plan import BoundBody, Slot
 from ort_ep.registry import ANY, BOOL, op
@@ -17,9 +17,15 @@ from ort_ep.registry import ANY, BOOL, op
 INT64 = frozenset({"int64"})
 
 
-@op("If", since=1, host=("cond",), dtypes={"cond": BOOL}, containers=True, inline=True)
+@op("If", since=1, host=("cond",), dtypes={"cond": BOOL}, containers=True, trips=lambda node: 1)
 def if_(cond: np.ndarray, *, then_branch: BoundBody, else_branch: BoundBody) -> tuple[Slot, ...]:
     return tuple(then_branch() if cond.item() else else_branch())
+
+
+def loop_trips(node: Node) -> int | None:
+    count = node.constant(0)
+    depends = node.input(1) is not None and node.constant(1) is None
+    return None if count is None or depends else max(int(count.item()), 0)
 
 
 @op(
@@ -28,7 +34,9 @@ def if_(cond: np.ndarray, *, then_branch: BoundBody, else_branch: BoundBody) -> 
     host=("trip_count", "cond"),
     dtypes={"M": INT64, "cond": BOOL},
     containers=True,
+    host_arguments={"body": (0, 1)},
     host_results={"body": (0,)},
+    trips=loop_trips,
 )
 def loop(
     trip_count: np.ndarray | None = None, cond: np.ndarray | None = None, *initial: Slot, body: BoundBody
@@ -46,7 +54,13 @@ def loop(
     return (*carried, *stacked(rows, body.outputs[1 + len(initial) :]))
 
 
-@op("Scan", since=9, dtypes=ANY)
+def scan_trips(node: Node) -> int | None:
+    scanned, axes = node.inputs[-1], node.attributes.get("scan_input_axes") or [0]
+    length = scanned.shape[axes[-1]] if scanned is not None and scanned.shape else None
+    return length if isinstance(length, int) else None
+
+
+@op("Scan", since=9, dtypes=ANY, trips=scan_trips)
 def scan(
     *inputs: Array,
     body: BoundBody,

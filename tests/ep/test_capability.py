@@ -147,7 +147,7 @@ def test_control_flow_is_claimed_where_every_node_of_its_bodies_is(toy: Registry
                     else_branch = e () => (float[2] b) {{ b = Exp(x) }}> }}"""
     )
     assert reasons(source, toy) == ["no handler and no function body that can be translated"]
-    toy.op("If", since=1, host=("cond",), inline=True)(lambda cond, *, then_branch, else_branch: then_branch())
+    toy.op("If", since=1, host=("cond",))(lambda cond, *, then_branch, else_branch: then_branch())
     assert reasons(source, toy) == [""]
     source.graph.node[0].attribute[1].g.node[0].op_type = "Asinh"
     assert reasons(source, toy)[0].startswith("else_branch: Asinh: ")
