@@ -11,22 +11,10 @@ using mx::array;
 
 namespace {
 
-size_t checked_nbytes(const mx::Shape& shape, mx::Dtype dtype) {
-  size_t bytes = dtype.size();
-  for (auto d : shape)
-    if (__builtin_mul_overflow(bytes, size_t(d), &bytes)) bad_argument("array too large");
-  return bytes;
-}
-
-mx::Shape c_dims(const int* shape, int ndim) {
-  if (ndim < 0) bad_argument("negative number of dimensions");
-  return c_shape(shape, size_t(ndim));
-}
-
 array from_data(const void* data, const int* dims, int ndim, mlx_dtype type) {
   auto shape = c_dims(dims, ndim);
   const auto dtype = c_dtype(type);
-  const size_t bytes = checked_nbytes(shape, dtype);
+  const size_t bytes = c_nbytes(shape, dtype);
   if (!data && bytes) bad_argument("NULL data");
   guard_allocations();
   array a(mx::allocator::malloc(bytes), std::move(shape), dtype);
@@ -38,7 +26,7 @@ array from_data(const void* data, const int* dims, int ndim, mlx_dtype type) {
 array from_managed(void* data, const int* dims, int ndim, mlx_dtype type, void* payload, void (*dtor)(void*)) {
   auto shape = c_dims(dims, ndim);
   const auto dtype = c_dtype(type);
-  const size_t bytes = checked_nbytes(shape, dtype);
+  const size_t bytes = c_nbytes(shape, dtype);
   if (!data && bytes) bad_argument("NULL data");
   guard_allocations();
   return array(data, std::move(shape), dtype, [payload, dtor](void*) {

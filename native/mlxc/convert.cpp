@@ -62,4 +62,15 @@ mx::Shape c_shape(const int* dims, size_t n) {
   return shape;
 }
 
+mx::Shape c_dims(const int* dims, int n) {
+  if (n < 0) bad_argument("negative number of dimensions");
+  return c_shape(dims, size_t(n));
+}
+
+size_t c_nbytes(const mx::Shape& shape, mx::Dtype dtype) {
+  size_t bytes = dtype.size();
+  for (auto d : shape) bytes *= size_t(d);
+  return bytes;
+}
+
 } // namespace mlxc

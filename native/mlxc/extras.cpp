@@ -20,18 +20,14 @@ mx::array borrowed(void* data, mx::Shape shape, mx::Dtype dtype, void* payload, 
 
 mlx_array new_borrowed(void* data, const int* dims, int dim, mlx_dtype type, void* payload, void (*dtor)(void*)) {
   if (!data || !dtor) bad_argument("NULL data or destructor");
-  if (dim < 0) bad_argument("negative number of dimensions");
-  auto shape = c_shape(dims, size_t(dim));
+  auto shape = c_dims(dims, dim);
   return make<mlx_array>(borrowed(data, std::move(shape), c_dtype(type), payload, dtor));
 }
 
 mlx_array new_uninitialized(const int* dims, int dim, mlx_dtype type) {
-  if (dim < 0) bad_argument("negative number of dimensions");
-  auto shape = c_shape(dims, size_t(dim));
+  auto shape = c_dims(dims, dim);
   const auto dtype = c_dtype(type);
-  size_t bytes = dtype.size();
-  for (auto d : shape)
-    if (__builtin_mul_overflow(bytes, size_t(d), &bytes)) bad_argument("array too large");
+  const size_t bytes = c_nbytes(shape, dtype);
   guard_allocations();
   return make<mlx_array>(mx::allocator::malloc(bytes), std::move(shape), dtype);
 }

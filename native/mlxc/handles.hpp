@@ -155,8 +155,12 @@ mx::Device::DeviceType c_device_type(mlx_device_type t);
 FFTNorm c_fft_norm(mlx_fft_norm n);
 mx::CompileMode c_compile_mode(mlx_compile_mode m);
 
-// A shape for new data: no dimension is negative.
+// A shape for new data: no dimension is negative. mlx-c counts dimensions in a size_t here, in an int there.
 mx::Shape c_shape(const int* dims, size_t n);
+mx::Shape c_dims(const int* dims, int n);
+
+// Bytes of an array of a shape from c_shape or c_dims.
+size_t c_nbytes(const mx::Shape& shape, mx::Dtype dtype);
 
 inline std::optional<int> c_opt(mlx_optional_int o) {
   return o.has_value ? std::optional<int>(o.value) : std::nullopt;

@@ -223,8 +223,7 @@ Arrays arrays_of(const mlx_array* handles, size_t n) {
 }
 
 mlx_array new_placeholder(const int* dims, int dim, mlx_dtype type) {
-  if (dim < 0) bad_argument("negative number of dimensions");
-  return make<mlx_array>(placeholder(c_shape(dims, size_t(dim)), c_dtype(type)));
+  return make<mlx_array>(placeholder(c_dims(dims, dim), c_dtype(type)));
 }
 
 void apply(mlx_array* res, size_t n_res, const Tape& tape, const mlx_array* inputs, size_t n) {
