@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from ctypes import c_char_p
+from ctypes import c_char_p, c_int
 from functools import cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from mlxc_py.composed import pad
 from mlxc_py.device import cpu
 from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8
 from mlxc_py.errors import UnsupportedError
-from mlxc_py.state import StreamLike, on
+from mlxc_py.state import StreamLike, local, on
 from mlxc_py.streams import as_stream
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "softplus",
     "subtract",
     "tanh",
+    "use_isa",
 ]
 
 # enum mlxc_py_unary in native/mlxc/extras.h
@@ -340,6 +341,14 @@ def isa() -> str | None:
     name = library().function("mlxc_py_cpu_isa")
     name.restype = c_char_p
     return str(name().decode())
+
+
+def use_isa(name: str) -> None:
+    """Use another instruction set than the best, to test or to measure; MLXError where the processor lacks it."""
+    use = library().function("mlxc_py_cpu_use_isa")
+    use.restype, use.argtypes = c_int, (c_char_p,)
+    if use(name.encode()):
+        raise local.here.failure("use_isa")
 
 
 @cache
