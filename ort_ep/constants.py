@@ -19,8 +19,10 @@ from ort_ep.shared_initializers import (
     SharedInitializer,
     Source,
     get,
+    get_derived,
     own_all,
     sharing_enabled,
+    views_enabled,
 )
 
 
@@ -40,6 +42,14 @@ def shared(initializers: Mapping[int, Initializer], model_path: str) -> dict[int
         if leaf is not None:
             leaves[key] = leaf
     return leaves
+
+
+def derived(array: mx.Array, elem_type: int) -> SharedInitializer | None:
+    """The interned twin of an array computed from weights while compiling; None where it is too small or not shared."""
+    if array.nbytes < MIN_SHARED_BYTES or not (sharing_enabled() and views_enabled()):
+        return None
+    host = np.asarray(mx.contiguous(array))
+    return get_derived(host.reshape(-1).view(np.uint8), host.shape, elem_type)
 
 
 def _source(initializer: Initializer, model_path: str) -> Source:

@@ -20,13 +20,17 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table; `choices` lists the values of a string option, `minimum` bounds a number."""
+    """One row of the table; `choices` lists the values of a string option, `minimum` bounds a number.
+
+    `switch`: its environment variable, set to anything but 0, is on.
+    """
 
     name: str
     default: Any
     doc: str
     choices: tuple[str, ...] = ()
     minimum: int = 1
+    switch: bool = False
 
     @property
     def type(self) -> str:
@@ -76,6 +80,18 @@ OPTIONS: Final = (
         ("auto", "on", "off"),
     ),
     Option(
+        "no_shared_initializers",
+        False,
+        "Keep a copy of the weights for each session instead of one for the process. Environment: anything but 0.",
+        switch=True,
+    ),
+    Option(
+        "no_shared_quant_views",
+        False,
+        "Don't share typed views of packed weights and arrays computed from weights. Environment: anything but 0.",
+        switch=True,
+    ),
+    Option(
         "on_compute_error",
         "cpu",
         "A run that fails on MLX: cpu lets ONNX Runtime rerun it on a CPU session from then on, raise is an error.",
@@ -108,6 +124,8 @@ class Options:
     device: str = "auto"
     engine: str = "auto"
     fuse: str = "auto"
+    no_shared_initializers: bool = False
+    no_shared_quant_views: bool = False
     on_compute_error: str = "cpu"
     partition: str = "all"
     strict: bool = False
@@ -127,6 +145,8 @@ def parse(given: Mapping[str, Any], environment: Mapping[str, str] | None = None
     for name, option in BY_NAME.items():
         if name in given:
             values[name] = option.parse(given[name], f"provider option {name}")
+        elif option.switch and option.environment in environment:
+            values[name] = environment[option.environment] != "0"
         elif option.environment in environment:
             values[name] = option.parse(environment[option.environment], f"environment variable {option.environment}")
     return Options(**values)

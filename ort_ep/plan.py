@@ -21,7 +21,7 @@ import numpy as np
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.capability import Translation
-from ort_ep.constants import constant, host_constant, shared
+from ort_ep.constants import constant, derived, host_constant, shared
 from ort_ep.graph import Flags, Graph, Node, Value
 from ort_ep.shared_initializers import SharedInitializer
 
@@ -328,6 +328,7 @@ class _Builder:
         segments = self._segments(frame)
         self._add_constants(frame, [(port.slot, Want.EITHER) for port in outputs])
         _drop_unused(frame, segments, keep={port.slot for port in outputs})
+        self._share_computed(frame)
         _free_after_last_use(segments, keep={port.slot for port in outputs} | _filled(frame))
         mx.eval(*(value for value in (*frame.values, *frame.twins.values()) if isinstance(value, mx.Array)))
         return Plan(
@@ -472,6 +473,15 @@ class _Builder:
                 if arg and owner and owner.constant and not owner.flags & Flags.OUTER:
                     wanted[arg[0]] = owner.constant
         return shared(wanted, self.graph.model_path)
+
+    def _share_computed(self, frame: Frame) -> None:
+        """What was computed from weights is shared like them."""
+        for slot, value in enumerate(frame.values):
+            elem_type = self.values[slot].elem_type
+            if isinstance(value, mx.Array) and slot not in self.weights and elem_type:
+                twin = derived(value, elem_type)
+                if twin is not None:
+                    self.weights[slot], frame.values[slot] = twin, twin.array
 
     def _owner(self, value: Value) -> Value:
         """The value itself, or what it is in the graph around that it comes from, where that is known."""

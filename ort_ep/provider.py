@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import mlxc_py as mx
 from mlxc_py import tf32
@@ -18,6 +18,7 @@ from ort_ep.plan import Plan, Slot
 from ort_ep.registry import REGISTRY, Registry
 from ort_ep.report import ClaimReport, ClusterReport
 from ort_ep.runtime import Compute
+from ort_ep.shared_initializers import NO_SHARED_INITIALIZERS, NO_SHARED_QUANT_VIEWS, switched_off
 from ort_ep.streams import PooledStream
 
 KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")
@@ -153,8 +154,14 @@ class Provider:
         refused = next((verdict for verdict in verdicts if verdict.reason), None)
         if refused is not None:
             raise RuntimeError(f"{refused.node.title} was claimed and can't be translated: {refused.reason}")
-        with streams.pool(self._device).lease():
+        with streams.pool(self._device).lease(), switched_off(*self._sharing_switched_off()):
             return plan.build(graph, [call for verdict in verdicts for call in verdict.calls])
+
+    def _sharing_switched_off(self) -> Iterator[str]:
+        if self._options.no_shared_initializers:
+            yield NO_SHARED_INITIALIZERS
+        if self._options.no_shared_quant_views:
+            yield NO_SHARED_QUANT_VIEWS
 
     # ------------------------------------------------------------ run and end
     def _failed(self, message: str, first: bool) -> None:

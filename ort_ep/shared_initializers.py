@@ -17,8 +17,9 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -39,14 +40,32 @@ _SAMPLE_WINDOWS = 16
 _SAMPLE_BYTES = 64
 
 
+_local = threading.local()  # `arrays`: this thread's index of leaves and views; `off`: the switches of `switched_off`
+
+
 def sharing_enabled() -> bool:
     """Whether buffers are interned; off when NO_SHARED_INITIALIZERS is set to anything but `0` (also to nothing)."""
-    return os.environ.get(NO_SHARED_INITIALIZERS, "0") == "0"
+    return os.environ.get(NO_SHARED_INITIALIZERS, "0") == "0" and NO_SHARED_INITIALIZERS not in _switched_off()
 
 
 def views_enabled() -> bool:
     """Whether typed views are shared; off when NO_SHARED_QUANT_VIEWS is set to anything but `0` (also to nothing)."""
-    return os.environ.get(NO_SHARED_QUANT_VIEWS, "0") == "0"
+    return os.environ.get(NO_SHARED_QUANT_VIEWS, "0") == "0" and NO_SHARED_QUANT_VIEWS not in _switched_off()
+
+
+def _switched_off() -> frozenset[str]:
+    return getattr(_local, "off", frozenset())
+
+
+@contextmanager
+def switched_off(*switches: str) -> Iterator[None]:
+    """On this thread and meanwhile, as if these environment switches were set: how one session opts out."""
+    before = _switched_off()
+    _local.off = before | set(switches)
+    try:
+        yield
+    finally:
+        _local.off = before
 
 
 class HostBuffer:
@@ -234,7 +253,6 @@ class _WeakIndex(Generic[_T]):
 _lock = threading.Lock()  # guards the two indexes below; nothing that can fail or wait runs under it
 _buffers: _WeakIndex[HostBuffer] = _WeakIndex()  # by (dtype, shape, sample)
 _files: _WeakIndex[HostBuffer] = _WeakIndex()  # by (dtype, shape, identity of a file window)
-_local = threading.local()
 
 
 def _arrays() -> _WeakIndex[SharedInitializer]:

@@ -39,6 +39,12 @@ def test_what_is_not_valid_names_the_near_match(options: dict[str, str], text: s
     assert str(caught.value).startswith(text)
 
 
+@pytest.mark.parametrize(("text", "on"), [("0", False), ("1", True), ("", True), ("no", True)])
+def test_a_switch_is_on_unless_it_is_0(text: str, on: bool) -> None:
+    assert parse({}, {"ONNXRUNTIME_EP_MLX_NO_SHARED_INITIALIZERS": text}) == Options(no_shared_initializers=on)
+    assert parse({"no_shared_quant_views": "yes"}, {}) == Options(no_shared_quant_views=True)
+
+
 def test_bad_environment_names_the_variable() -> None:
     with pytest.raises(OptionError, match="environment variable ONNXRUNTIME_EP_MLX_DEVICE is 'tpu'"):
         parse({}, {"ONNXRUNTIME_EP_MLX_DEVICE": "tpu"})

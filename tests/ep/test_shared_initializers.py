@@ -15,9 +15,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import mlxc_py as mx
+import ort_ep
 from ort_ep import shared_initializers as si
 
 FLOAT, UINT8, INT32, INT64, FLOAT16, BFLOAT16, UINT4, INT4 = 1, 2, 6, 7, 10, 16, 21, 22
@@ -432,6 +435,62 @@ def test_indexes_do_not_grow_over_load_cycles() -> None:
         assert si.get(si.InitData.of(owner), [1024]) is not None
     assert len(si._buffers) < 200
     assert len(si._arrays()) < 200
+
+
+# ---- sessions
+
+
+def weight_model() -> bytes:
+    """Two weights, one of them only used through a constant expression."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((64, 64)).astype(np.float32) for name in ("w", "v")}
+    graph = onnx.parser.parse_graph("""g (float[N,64] x) => (float[N,64] z) {
+        y = MatMul(x, w)
+        t = Sin(v)
+        z = MatMul(y, t)
+    }""")
+    graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in weights.items())
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def sessions_memory(count: int, **options: Any) -> tuple[int, list[onnxruntime.InferenceSession]]:
+    gc.collect()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps Sin for us
+    sessions = [ort_ep.InferenceSession(weight_model(), settings, **options) for _ in range(count)]
+    return mx.get_active_memory() - before, sessions
+
+
+def test_sessions_of_a_model_hold_its_weights_once() -> None:
+    one, first = sessions_memory(1)
+    del first
+    ten, sessions = sessions_memory(10)
+    assert 2 * 16384 <= one < 2.2 * 16384
+    assert ten < 1.1 * one
+    feeds = {"x": np.ones((2, 64), np.float32)}
+    cpu = onnxruntime.InferenceSession(weight_model(), providers=["CPUExecutionProvider"])
+    for session in sessions:
+        np.testing.assert_allclose(session.run(None, feeds)[0], cpu.run(None, feeds)[0], rtol=1e-4, atol=1e-3)
+
+
+def test_the_options_give_each_session_its_own() -> None:
+    ten, _ = sessions_memory(10, no_shared_initializers=True)
+    assert ten >= 20 * 16384
+    ten, _ = sessions_memory(10, no_shared_quant_views=True)
+    assert 11 * 16384 <= ten < 12 * 16384
+
+
+def test_the_last_session_frees_the_weights() -> None:
+    _, sessions = sessions_memory(3)
+    held = mx.get_active_memory()
+    sessions.clear()
+    gc.collect()
+    assert mx.get_active_memory() <= held - 2 * 16384
+    with si._lock:
+        assert not any(si._buffers.live(key) for key in si._buffers._entries)
 
 
 # ---- processes
