@@ -1,4 +1,4 @@
-"""README.md and docs/custom_op.md do what they show: their Python is run as it stands."""
+"""README.md and docs/ do what they show: their Python is run as it stands."""
 
 from __future__ import annotations
 
@@ -65,7 +65,14 @@ def test_custom_op_document_is_one_script(folder):
     assert printed, "the document ends by printing what it computed"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/custom_op.md", "benchmarks/README.md"])
+def test_shared_weights_document_is_one_script(folder):
+    printed = execute("\n".join(blocks("docs/shared_weights.md")), folder)
+    assert printed == "(64, 128) mlxc_py.uint32 HostBuffer(float32[128, 64], 32768 bytes)\n"
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/custom_op.md", "docs/shared_weights.md", "benchmarks/README.md"]
+)
 def test_links_inside_the_repository_lead_somewhere(document):
     path = REPOSITORY / document
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
