@@ -15,6 +15,8 @@ from ort_ep.registry import REGISTRY, Handler, Registry
 
 # Bodies may call functions in turn; ONNX forbids recursion, a broken model may still hold it.
 MAX_DEPTH = 16
+# The inputs of a fused node include what the bodies in it capture from this minor version of ONNX Runtime on.
+HANDS_OVER_CAPTURES = 27
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +82,8 @@ class Analyzer:
         return self._translate_all(body, "function body", depth + 1)
 
     def _with_bodies(self, node: Node, handler: Handler, depth: int) -> list[Translation] | str:
+        if not depth and 0 < self.graph.ort_version < HANDS_OVER_CAPTURES and _captures_more_than_inputs(node):
+            return f"before 1.{HANDS_OVER_CAPTURES} ONNX Runtime does not hand over what bodies capture"
         bodies = {}
         for name, body in node.bodies.items():
             calls = self._translate_all(body.nodes, name, depth + 1)
@@ -146,6 +150,12 @@ class Analyzer:
         if name == "float64" and self.device == "gpu":
             return f"{what} is float64, which MLX has on the CPU device only"
         return None
+
+
+def _captures_more_than_inputs(node: Node) -> bool:
+    given = {value.name for value in node.inputs if value is not None}
+    captured = {value.name for body in node.bodies.values() for value in body.outer() if not value.constant}
+    return not captured <= given
 
 
 def _boundary_reason(node: Node) -> str | None:

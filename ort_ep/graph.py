@@ -155,6 +155,7 @@ class Node:
 class Graph:
     """Nodes in topological order and the values between them. `functions` are the model's own (serialised protos).
 
+    `ort_version` is the minor version of the API that ORT offers the graph through, 0 for a graph from elsewhere.
     `parent` is the node whose body this graph is, where ORT offers the body by itself: with its bodies, but ORT does
     not say there which of its inputs are constant.
     """
@@ -167,6 +168,7 @@ class Graph:
     nodes: list[Node]
     model_path: str = ""
     ir_version: int = 0
+    ort_version: int = 0
     parent_node: str | None = None
     parent: Node | None = None
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -225,6 +227,7 @@ def _graph(data: Mapping[str, Any], outer_opsets: Mapping[str, int]) -> Graph:
         nodes=nodes,
         model_path=data.get("model_path") or "",
         ir_version=data.get("ir_version") or 0,
+        ort_version=data.get("ort") or 0,
         parent_node=data.get("parent_node"),
         parent=_parent(parent, opsets) if parent else None,
     )

@@ -1,6 +1,7 @@
 /* Walks an OrtGraph, nested bodies included, into one JSON document. Tensors are given by address: nothing is copied.
 
-   {"name", "model_path", "ir_version", "opsets": {domain: version}, "parent_node": op type or null,
+   {"name", "model_path", "ir_version", "ort": API version, "opsets": {domain: version},
+    "parent_node": op type or null,
     "parent"?: {"nodes": [the node whose body this graph is], "values"} where the graph itself is such a body,
     "inputs": [number], "outputs": [number], "initializers": [number],
     "nodes": [[id, name, op type, domain, since version, [inputs], [outputs], [attributes], [implicit inputs],
@@ -550,7 +551,7 @@ static OrtStatus *write_header(struct walk *walk, struct text *json, const OrtGr
   write_string(json, name);
   text_add(json, ",\"model_path\":");
   write_string(json, path);
-  text_format(json, ",\"ir_version\":%lld,\"opsets\":", (long long)ir_version);
+  text_format(json, ",\"ir_version\":%lld,\"ort\":%u,\"opsets\":", (long long)ir_version, walk->host->version);
   TRY(write_opsets(walk, json, graph));
   text_add(json, ",\"parent_node\":");
   write_string(json, parent_type);

