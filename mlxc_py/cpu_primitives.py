@@ -48,6 +48,8 @@ __all__ = [
     "multiply",
     "pool",
     "quantize",
+    "recurrent",
+    "recurs",
     "serves",
     "sigmoid",
     "silu",
@@ -327,6 +329,38 @@ def pool(
     window = (*output, x.shape[3], *kernel, *stride, *dilation, *before, 1)
     compute = _own("mlxc_py_cpu_pool", x="mlx_array", **_WINDOW, maximum="bool", scale="float")
     return compute(x, window, maximum, scale, on(stream))
+
+
+def recurrent(
+    steps: Array,
+    weights: Array,
+    initial: Array,
+    bias: Array | None = None,
+    *,
+    rounded: bool = False,
+    stream: StreamLike = None,
+) -> Array:
+    """An LSTM or, with a bias, a GRU run over [steps, batch, gates * hidden]: its states [steps, batch, state].
+
+    steps hold the input's product and biases; weights [gates * hidden, hidden]; initial [batch, state], an LSTM's state
+    being hidden and cell side by side; bias [hidden] of the GRU's candidate, scaled with its product. Gates are ordered
+    as in ONNX. rounded: states are rounded to 8 bits before the product. UnsupportedError unless `recurs(steps)`.
+    """
+    if not recurs(steps, stream):
+        raise UnsupportedError("recurrent: only float32 on a stream of the CPU, with the libmlxc that mlxc-py builds")
+    made, hidden = weights.shape
+    if missing := -made % _BLOCK:
+        weights = pad(weights, [(0, missing), (0, 0)], stream=stream)
+    blocks = ops.reshape(weights, ((made + missing) // _BLOCK, _BLOCK, hidden), stream=stream)
+    packed = ops.contiguous(ops.swapaxes(blocks, 1, 2, stream=stream), stream=stream)
+    arrays = dict.fromkeys(("steps", "weights", "bias", "initial"), "mlx_array")
+    compute = _own("mlxc_py_cpu_recurrent", **arrays, rounded="bool")
+    return compute(steps, packed, bias, initial, rounded, on(stream))
+
+
+def recurs(x: Array, stream: StreamLike = None) -> bool:
+    """Whether `recurrent` takes steps of this array."""
+    return x.dtype is float32 and serves(x, stream)
 
 
 def serves(x: Array, stream: StreamLike = None) -> bool:

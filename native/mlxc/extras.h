@@ -90,6 +90,21 @@ MLXC_API int mlxc_py_cpu_convolution(
 MLXC_API int mlxc_py_cpu_pool(
     mlx_array* res, mlx_array x, const int* window, size_t window_num, bool maximum, float scale, mlx_stream s);
 
+/* An LSTM (gates: input, output, forget, cell) or a GRU (update, reset, candidate) with sigmoid and tanh, run over
+ * steps [steps, batch, gates * hidden] that hold the input's product and every bias but the GRU's `bias` [hidden], which
+ * the reset gate scales with the candidate's product (empty for an LSTM). From `initial` [batch, state] to
+ * [steps, batch, state], where the state is hidden and, of an LSTM, cell side by side. Weights are [blocks, hidden, 16]:
+ * the gates in blocks of 16, the last filled up with zeros. With `rounded` the state is rounded to 8 bits between its
+ * extremes over the batch before each product. All float32. */
+MLXC_API int mlxc_py_cpu_recurrent(
+    mlx_array* res,
+    mlx_array steps,
+    mlx_array weights,
+    mlx_array bias,
+    mlx_array initial,
+    bool rounded,
+    mlx_stream s);
+
 /* Arithmetic of two arrays of one type (as above), with broadcasting. The result has the layout of an operand that has
  * its shape: transposed images stay as they lie. */
 typedef enum mlxc_py_binary_ {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import mlxc_py as mx
-from mlxc_py import Array
+from mlxc_py import Array, cpu_primitives
 from ort_ep.ops import precision
 from ort_ep.ops.axes import reversed_along
 from ort_ep.ops.indexing import reverse_sequence
@@ -18,7 +18,18 @@ from ort_ep.registry import FLOATS, op
 Unary = Callable[[Array], Array]
 States = tuple[Array, ...]
 Cell = Callable[[Array, States], States]
-Direction = tuple[Unary, Cell]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A cell with the usual activations, as one primitive runs it over all steps (cpu_primitives.recurrent)."""
+
+    weights: Array
+    bias: Array | None = None
+    rounded: bool = False
+
+
+Direction = tuple[Unary, Cell, Plain | None]
 
 REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 RNN, GRU, LSTM = ("Tanh",), ("Sigmoid", "Tanh"), ("Sigmoid", "Tanh", "Tanh")
@@ -78,6 +89,15 @@ def unrolled(steps: Array, cell: Cell, states: States, lengths: Array | None) ->
     return mx.stack(outputs) if outputs else mx.zeros([0, *states[0].shape], states[0].dtype), states
 
 
+def at_once(steps: Array, plain: Plain, states: States) -> tuple[Array, States]:
+    """As `unrolled`, of sequences that are all as long."""
+    width = states[0].shape[-1]
+    state = mx.concatenate(list(states), 1)
+    every = cpu_primitives.recurrent(steps, plain.weights, state, plain.bias, rounded=plain.rounded)
+    last = every[-1] if steps.shape[0] else state
+    return every[..., :width], tuple(mx.split(last, len(states), 1))
+
+
 @dataclass(frozen=True)
 class Layer:
     """What the three kinds of layers share: directions, layout, lengths of the sequences."""
@@ -106,9 +126,13 @@ class Layer:
         """Y and the last states; `build` gives a direction's product with W and its cell."""
         outputs, finals = [], []
         for index, backwards in enumerate(REVERSED[self.direction]):
-            project, cell = build(index)
+            project, cell, plain = build(index)
             steps = project(self.backwards(self.swapped(x)) if backwards else self.swapped(x))
-            hidden, last = unrolled(steps, cell, tuple(state[index] for state in initial), self.lengths)
+            states = tuple(state[index] for state in initial)
+            if plain is not None and self.lengths is None and cpu_primitives.recurs(steps):
+                hidden, last = at_once(steps, plain, states)
+            else:
+                hidden, last = unrolled(steps, cell, states, self.lengths)
             outputs.append(self.backwards(hidden) if backwards else hidden)
             finals.append(last)
         y = mx.stack(outputs, 1)
@@ -116,6 +140,12 @@ class Layer:
             y.transpose([2, 0, 1, 3]) if self.layout else y,
             *(self.swapped(mx.stack(list(states))) for states in zip(*finals, strict=True)),
         )
+
+
+def usual(activations: Sequence[str] | None, default: tuple[str, ...], clip: float | None) -> bool:
+    """Whether every direction has the default activations, unclipped."""
+    names = [name.lower() for name in activations or default]
+    return clip is None and names == [name.lower() for name in default] * (len(names) // len(default))
 
 
 def clipped(x: Array, clip: float | None) -> Array:
@@ -156,7 +186,11 @@ def rnn(
     def build(index: int) -> Direction:
         (f,), bias = functions[index], None if b is None else mx.sum(b[index].reshape([2, -1]), 0)
         recur = products(r)(index)
-        return with_bias(products(w)(index), bias), lambda step, states: (f(clipped(step + recur(states[0]), clip)),)
+
+        def cell(step: Array, states: States) -> States:
+            return (f(clipped(step + recur(states[0]), clip)),)
+
+        return with_bias(products(w)(index), bias), cell, None
 
     return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
 
@@ -188,9 +222,11 @@ def gru(
 
     def build(index: int) -> Direction:
         f, g = functions[index]
-        input_bias, hidden_bias = (None, None) if b is None else mx.split(b[index], 2)
-        recur_gates = with_bias(products(gates)(index), None if hidden_bias is None else hidden_bias[: 2 * hidden])
-        recur = with_bias(products(candidate)(index), None if hidden_bias is None else hidden_bias[2 * hidden :])
+        bias = mx.zeros([6 * hidden], x.dtype) if b is None else b[index]
+        # the hidden bias of update and reset joins the input's; that of the candidate stays with its product
+        steps_bias = mx.concatenate([bias[: 2 * hidden] + bias[3 * hidden : 5 * hidden], bias[2 * hidden : 3 * hidden]])
+        recur_gates = products(gates)(index)
+        recur = with_bias(products(candidate)(index), bias[5 * hidden :])
 
         def cell(step: Array, states: States) -> States:
             update, reset = mx.split(f(clipped(step[:, : 2 * hidden] + recur_gates(states[0]), clip)), 2, -1)
@@ -198,7 +234,9 @@ def gru(
             new = g(clipped(step[:, 2 * hidden :] + past, clip))
             return (new + update * (states[0] - new),)
 
-        return with_bias(products(w)(index), input_bias), cell
+        at_once = linear_before_reset and usual(activations, GRU, clip)
+        plain = Plain(r[index], bias[5 * hidden :]) if at_once else None
+        return with_bias(products(w)(index), steps_bias), cell, plain
 
     return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
 
@@ -227,7 +265,9 @@ def lstm(
 ) -> States:
     layer = Layer(direction, layout, r.shape[-1], sequence_lens)
     functions = activation_functions(activations, LSTM, layer.directions, activation_alpha, activation_beta)
-    build = lstm_cells(products(w), products(r), b, p, functions, clip, input_forget)
+    at_once = usual(activations, LSTM, clip) and p is None and not input_forget
+    plain = [Plain(r[index]) if at_once else None for index in range(layer.directions)]
+    build = lstm_cells(products(w), products(r), b, p, functions, clip, input_forget, plain)
     return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]
 
 
@@ -239,6 +279,7 @@ def lstm_cells(
     functions: Sequence[Sequence[Unary]],
     clip: float | None,
     input_forget: int,
+    plain: Sequence[Plain | None],
 ) -> Callable[[int], Direction]:
     """LSTM cells over any product with W and R; gates are ordered input, output, forget, cell."""
 
@@ -259,7 +300,7 @@ def lstm_cells(
             memory = forget * memory + i * g(clipped(c, clip))
             return gate(o, peep_out, memory) * h(memory), memory
 
-        return with_bias(project(index), bias), cell
+        return with_bias(project(index), bias), cell, plain[index]
 
     return build
 
@@ -316,5 +357,8 @@ def dynamic_quantize_lstm(
     functions = activation_functions(activations, LSTM, layer.directions, activation_alpha, activation_beta)
     project = quantized_products(w, w_scale, w_zero_point)
     recur = quantized_products(r, r_scale, r_zero_point)
-    build = lstm_cells(project, recur, b, p, functions, clip, input_forget)
+    at_once = usual(activations, LSTM, clip) and p is None and not input_forget
+    levels = [centred(r[index], r_zero_point[index]).astype(mx.float32) * r_scale[index] for index in range(r.shape[0])]
+    plain = [Plain(weights.T, rounded=True) if at_once else None for weights in levels]
+    build = lstm_cells(project, recur, b, p, functions, clip, input_forget, plain)
     return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]

@@ -75,6 +75,19 @@ using Depthwise = Convolve;
 // The sum times `scale`, or the maximum.
 using Pool = void (*)(Seen seen, float* out, int n, const Window& window, float scale);
 
+// A layer of LSTM or GRU cells that is run over steps.
+struct Recurrence {
+  int steps, batch, hidden;
+  bool lstm;
+  bool rounded; // the state is rounded to 8 bits before its product
+};
+
+// Steps [steps][batch][gates], states [batch][state] and out [steps][batch][state], where a state is hidden and, of an
+// LSTM, cell. Weights are [blocks][hidden][block]; scratch holds `batch` times the padded gates, and hidden once more.
+using Recur = void (*)(
+    const float* steps, const float* weights, const float* bias, const float* initial, float* out, float* scratch,
+    const Recurrence& recurrence);
+
 struct Table {
   const char* name;
   Map unary[n_unary][n_types];
@@ -85,6 +98,7 @@ struct Table {
   Dequantize dequantize_signed, dequantize_unsigned;
   Convolve convolve, depthwise;
   Pool pool_sum, pool_max;
+  Recur recur;
 };
 
 // Fills `seen` for the n positions from `first` on.

@@ -3,6 +3,7 @@
 
 #include "arithmetic.hpp"
 #include "functions.hpp"
+#include "recurrent.hpp"
 #include "windows.hpp"
 
 namespace mlxc::kernels {
@@ -130,6 +131,7 @@ extern const Table MLXC_ISA = {
     depthwise,
     pool_sum,
     pool_max,
+    recur,
 };
 
 } // namespace mlxc::kernels

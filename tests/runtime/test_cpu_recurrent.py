@@ -1,0 +1,114 @@
+"""The recurrent layers that run as one primitive on the CPU, on every instruction set, against numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlxc_py as mx
+from mlxc_py import cpu_primitives
+
+Host = np.ndarray[Any, Any]
+
+pytestmark = pytest.mark.skipif(cpu_primitives.isa() is None, reason="libmlxc has no primitives of its own")
+
+
+@pytest.fixture(params=["avx512", "avx2", "baseline"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    best = cpu_primitives.isa()
+    assert best is not None
+    try:
+        cpu_primitives.use_isa(request.param)
+    except mx.MLXError:
+        pytest.skip(f"the processor has no {request.param}")
+    yield request.param
+    cpu_primitives.use_isa(best)
+
+
+def sigmoid(x: Host) -> Host:
+    return 1 / (1 + np.exp(-x))
+
+
+def rounded_states(h: Host) -> Host:
+    low, high = np.float32(min(h.min(), 0)), np.float32(max(h.max(), 0))
+    scale = (high - low) / np.float32(255) if high != low else np.float32(1)
+    zero = np.round(np.clip(-low / scale, 0, 255))
+    levels: Host = np.clip(np.round(h.astype(np.float32) / scale), -zero, 255 - zero)
+    return levels.astype(np.float64) * scale
+
+
+def model(steps: Host, weights: Host, initial: Host, bias: Host | None, rounded: bool) -> Host:
+    """The states of every step, in double precision."""
+    hidden = weights.shape[1]
+    h, c = initial[:, :hidden].astype(np.float64), initial[:, hidden:].astype(np.float64)
+    states = []
+    for x in steps.astype(np.float64):
+        product = (rounded_states(h) if rounded else h) @ weights.T.astype(np.float64)
+        if bias is None:
+            i, o, f, g = np.split(x + product, 4, 1)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+        else:
+            (xz, xr, xn), (z, r, n) = np.split(x, 3, 1), np.split(product, 3, 1)
+            update, candidate = sigmoid(xz + z), np.tanh(xn + sigmoid(xr + r) * (n + bias))
+            h = candidate + update * (h - candidate)
+        states.append(np.concatenate([h, c], 1))
+    return np.array(states).reshape(len(steps), *initial.shape)
+
+
+def tensors(gates: int, steps: int, batch: int, hidden: int) -> tuple[Host, Host, Host]:
+    random = np.random.default_rng(hidden * 100 + batch)
+    shapes = (steps, batch, gates * hidden), (gates * hidden, hidden), (batch, hidden * (2 if gates == 4 else 1))
+    one, two, three = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+    return one, (two / np.sqrt(hidden)).astype(np.float32), three
+
+
+@pytest.mark.parametrize("gates", [4, 3])
+@pytest.mark.parametrize("batch", [1, 4, 7])
+@pytest.mark.parametrize("hidden", [1, 3, 16, 37, 64])
+def test_cells(isa: str, gates: int, batch: int, hidden: int) -> None:
+    steps, weights, initial = tensors(gates, 6, batch, hidden)
+    bias = None if gates == 4 else weights[:hidden, 0].copy()
+    given = mx.array(steps), mx.array(weights), mx.array(initial)
+    y = cpu_primitives.recurrent(*given, None if bias is None else mx.array(bias))
+    expected = model(steps, weights, initial, bias, rounded=False)
+    np.testing.assert_allclose(np.array(y), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_rounded_states(isa: str, batch: int) -> None:
+    steps, weights, initial = tensors(4, 3, batch, 20)
+    given = [mx.array(x) for x in (steps, weights, initial)]
+    y = np.array(cpu_primitives.recurrent(*given, rounded=True))
+    np.testing.assert_allclose(y, model(steps, weights, initial, None, rounded=True), rtol=1e-4, atol=2e-2)
+    assert np.abs(y[0] - model(steps, weights, initial, None, rounded=True)[0]).max() < 1e-5
+
+
+def test_states_that_are_all_zero_are_rounded_to_zero() -> None:
+    steps, weights, _ = tensors(4, 1, 2, 8)
+    given = [mx.array(x) for x in (steps, weights, np.zeros((2, 16), np.float32))]
+    plain, rounded = (np.array(cpu_primitives.recurrent(*given, rounded=flag)) for flag in (False, True))
+    np.testing.assert_array_equal(plain, rounded)
+
+
+def test_views_and_no_steps() -> None:
+    steps, weights, initial = tensors(4, 6, 2, 8)
+    turned = mx.array(np.ascontiguousarray(steps.transpose(1, 2, 0))).transpose([2, 0, 1])
+    y = cpu_primitives.recurrent(turned, mx.array(weights.T.copy()).T, mx.array(initial))
+    np.testing.assert_allclose(np.array(y), model(steps, weights, initial, None, rounded=False), rtol=1e-5, atol=1e-6)
+    none = cpu_primitives.recurrent(mx.array(steps[:0]), mx.array(weights), mx.array(initial))
+    assert none.shape == (0, 2, 16)
+
+
+def test_shapes_that_do_not_fit_are_errors() -> None:
+    steps, weights, initial = (mx.array(x) for x in tensors(4, 6, 2, 8))
+    for given in ((steps[..., :8], weights, initial), (steps, weights, initial[:1]), (steps, weights, initial[:, :8])):
+        with pytest.raises(mx.MLXError):
+            cpu_primitives.recurrent(*given)
+    with pytest.raises(mx.MLXError):
+        cpu_primitives.recurrent(steps, weights, initial, weights[0, :3])
+    with pytest.raises(mx.UnsupportedError):
+        cpu_primitives.recurrent(steps.astype(mx.float16), weights, initial)
