@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-import psutil
 import timing
 from onnx import helper, numpy_helper
 
@@ -47,7 +48,7 @@ def memory() -> tuple[float, float]:
     """MiB: what MLX's arrays take, and the process."""
     gc.collect()
     mx.clear_cache()
-    return mx.get_active_memory() / 2**20, psutil.Process().memory_info().rss / 2**20
+    return mx.get_active_memory() / 2**20, importlib.import_module("psutil").Process().memory_info().rss / 2**20
 
 
 def measure(engine: str, shapes: int, kept: int) -> dict[str, Any]:
@@ -55,12 +56,12 @@ def measure(engine: str, shapes: int, kept: int) -> dict[str, Any]:
     feeds = [{"x": np.ones((n, WIDTH), np.float32)} for n in range(1, shapes + 1)]
     new, again = [], []
     for position, feed in enumerate(feeds):
-        new.append(timing.once(lambda feed=feed: session.run(None, feed))[0])
-        again.append(timing.once(lambda feed=feed: session.run(None, feed))[0])
+        new.append(timing.once(partial(session.run, None, feed))[0])
+        again.append(timing.once(partial(session.run, None, feed))[0])
         if position + 1 == max(1, shapes // 10):
             early = memory()
     late = memory()
-    one = [timing.once(lambda: session.run(None, feeds[0]))[0] for _ in range(shapes)]
+    one = [timing.once(partial(session.run, None, feeds[0]))[0] for _ in range(shapes)]
     report = ort_ep.claim_report(session).compile
     return {
         "engine": engine,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import os
 import subprocess
@@ -17,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "models")]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "tests" / "models"))
 
-import feeds as recipes  # noqa: E402  of tests/models
-import fetch  # noqa: E402
-import psutil  # noqa: E402
-import timing  # noqa: E402
+import timing
+
+recipes, fetch, psutil = (importlib.import_module(name) for name in ("feeds", "fetch", "psutil"))
 
 
 def resident() -> float:
@@ -82,7 +83,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("KEY", "FEED"), help="measure in this process only, print JSON")
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(measure(*args.one, args.engine, args.rounds, args.seconds)))
+        key, feed = args.one
+        print(json.dumps(measure(key, feed, args.engine, args.rounds, args.seconds)))
         return
     corpus = fetch.corpus()
     rows = []
