@@ -1,7 +1,8 @@
 """What the vectorised CPU primitives gain over MLX's own operations, and over numpy on one thread.
 
-All sides run in turns in one process. The floor is a copy of as many bytes as the operation must move (for convolutions
-and products: the primitive's own rate in GFLOP/s stands there instead). Set OPENBLAS_NUM_THREADS=1, so that numpy has one thread too. `--isa` chooses a lesser instruction set.
+All sides run in turns in one process. The floor is a copy of as many bytes as the operation must move; for convolutions
+and products the primitive's own rate in GFLOP/s stands there instead. Set OPENBLAS_NUM_THREADS=1, so that numpy has one
+thread too. `--isa` chooses a lesser instruction set.
 """
 
 from __future__ import annotations
