@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "tests" / "models"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import timing
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "models"))
 recipes, fetch, psutil = (importlib.import_module(name) for name in ("feeds", "fetch", "psutil"))
 
 
