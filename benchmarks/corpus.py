@@ -92,6 +92,8 @@ def main() -> None:
             row = in_a_process(key, feed, args)
             if row:
                 rows.append(row)
+    if not rows:
+        sys.exit("nothing could be measured")
     ratios = ("ratio to cpu, 1 thread", "ratio to cpu")
     columns = ("model", "feed", *SHOWN, *ratios)
     timing.table(rows if args.json else [{name: row[name] for name in columns} for row in rows], args.json)
