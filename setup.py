@@ -5,10 +5,12 @@ MLXC_PY_NO_NATIVE=1 leaves them out: the bindings then need an official libmlxc,
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -91,4 +93,10 @@ with contextlib.suppress(ImportError):
 
     commands["bdist_wheel"] = BdistWheel
 
-setup(distclass=PlatformDistribution, cmdclass=commands)
+options: dict[str, dict[str, str]] = {}
+if not os.access(ROOT, os.W_OK):  # a clone of somebody else's: what setuptools leaves beside setup.py goes elsewhere
+    scratch = tempfile.mkdtemp(prefix="mlxc-py-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    options = {"egg_info": {"egg_base": scratch}, "build": {"build_base": scratch}}
+
+setup(distclass=PlatformDistribution, cmdclass=commands, options=options)

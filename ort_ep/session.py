@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 from ort_ep import EP_NAME, get_library_path
@@ -97,7 +98,11 @@ def session_options(*, strict: bool = False, **options: object) -> onnxruntime.S
     settings = onnxruntime.SessionOptions()
     register()
     settings.add_provider_for_devices(devices()[:1], texts)
+    _made.add(settings)
     return settings
+
+
+_made: weakref.WeakSet[onnxruntime.SessionOptions] = weakref.WeakSet()  # by session_options: the EP is in them already
 
 
 class InferenceSession(onnxruntime.InferenceSession):
@@ -117,7 +122,9 @@ class InferenceSession(onnxruntime.InferenceSession):
     ) -> None:
         texts = _checked(options)
         register()
-        if _version() >= BY_NAME:
+        if sess_options in _made and not texts:  # named again, ORT would warn that it has its providers
+            super().__init__(model, sess_options)
+        elif _version() >= BY_NAME:
             super().__init__(model, sess_options, providers=[(EP_NAME, texts), "CPUExecutionProvider"])
         else:
             settings = sess_options or onnxruntime.SessionOptions()
@@ -135,6 +142,8 @@ class InferenceSession(onnxruntime.InferenceSession):
 
 def claim_report(session: onnxruntime.InferenceSession) -> ClaimReport:
     """Which nodes of the session MLX runs, and why it declined the others; ValueError for a session without the EP."""
+    if not isinstance(session, onnxruntime.InferenceSession):
+        raise TypeError(f"claim_report takes an onnxruntime.InferenceSession, not {type(session).__name__}")
     factory = sys.modules.get("ort_ep.factory")  # not imported: then nothing was registered either
     report: ClaimReport | None = factory.report_of(session) if factory is not None else None
     if report is None:

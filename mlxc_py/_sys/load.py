@@ -111,7 +111,8 @@ def find(platform: Platform, environ: dict[str, str], package: Path) -> Library:
     tried: list[str] = []
     for place in places(platform, environ, package):
         if not place.on_loader_path and not Path(place.path).is_file():
-            tried.append(f"{place.origin}: {place.path}: no such file")
+            what = "a folder, not a library" if Path(place.path).is_dir() else "no such file"
+            tried.append(f"{place.origin}: {place.path}: {what}")
             continue
         if not place.on_loader_path:
             _check_stamp(Path(place.path), package, libmlx, platform, bool(folders))

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from ort_ep.cli.console import CommandError, one_line, progress
+from ort_ep.options import parse
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -71,6 +72,8 @@ def mlx_session(path: Path, options: dict[str, str], *, strict: bool = False, de
         load.library()
         # a failure shall be seen here, not be hidden by a rerun on CPU
         chosen = {"on_compute_error": "raise", **options}
+        strict |= parse(options).strict
+        chosen.pop("strict", None)
         return interruptible(lambda: ort_ep.InferenceSession(str(path), settings, strict=strict, **chosen))
 
 

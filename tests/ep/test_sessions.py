@@ -93,6 +93,17 @@ def test_session_options(plain: bytes) -> None:
     assert ort_ep.claim_report(session).cpu_nodes == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_session_options_in_our_session(plain: bytes, mixed: bytes) -> None:
+    settings = ort_ep.session_options(strict=True)
+    for _ in range(2):
+        session = ort_ep.InferenceSession(plain, settings)
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], [[0, 2]])
+        assert ort_ep.claim_report(session).cpu_nodes == 0
+    with pytest.raises(Exception, match="strict: 1 nodes would run on the CPU provider"):
+        ort_ep.InferenceSession(mixed, settings)
+
+
 # ---------------------------------------------------------------- what stays on the CPU
 def test_report(mixed: bytes) -> None:
     session = ort_ep.InferenceSession(mixed)
@@ -115,6 +126,8 @@ def test_report_of_plain_sessions(plain: bytes) -> None:
     without = onnxruntime.InferenceSession(plain, providers=["CPUExecutionProvider"])
     with pytest.raises(ValueError, match="this session has no MLXExecutionProvider"):
         ort_ep.claim_report(without)
+    with pytest.raises(TypeError, match=r"takes an onnxruntime\.InferenceSession, not NoneType"):
+        ort_ep.claim_report(None)  # type: ignore[arg-type]
 
 
 def test_strict(mixed: bytes) -> None:
@@ -163,6 +176,11 @@ def test_failed_sessions_leave_nothing(mixed: bytes) -> None:
     for _ in range(3):
         with pytest.raises(ort_ep.StrictError):
             ort_ep.InferenceSession(mixed, strict=True)
+        for wrong in ({"devise": "cpu"}, {"device": "cpo"}, {"strict": "1"}):
+            settings = onnxruntime.SessionOptions()
+            settings.add_provider_for_devices(ort_ep.devices()[:1], wrong)
+            with pytest.raises(Exception, match="MLXExecutionProvider"):
+                onnxruntime.InferenceSession(mixed, settings)
     gc.collect()
     assert len(factory.live_providers()) == before
 

@@ -117,6 +117,8 @@ def test_strict_fails_when_a_node_stays_on_cpu(command, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "0 of 2 nodes ran on MLX" in done.stdout and "string" in done.stdout
     failed(command("run", "m.onnx", "--strict"), "Cast", "string")
+    failed(command("run", "m.onnx", "--option", "strict=1"), "Cast", "string")
+    assert command("run", "m.onnx", "--option", "strict=0").returncode == 0
 
 
 def test_debug_shows_the_traceback(command):

@@ -141,3 +141,27 @@ def test_only_what_changed_is_built_again(tmp_path: Path) -> None:
     (library,) = (p for p in (root / "mlxc_py" / "lib").iterdir() if p.suffix != ".json")
     os.remove(library)
     assert "building libtiny" in run()
+
+
+def test_a_read_only_clone_is_left_alone(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    root = tmp_path / "clone"
+    files = ["setup.py", "setup.cfg", "README.md", "LICENSE", "native/build.py"]
+    for name in (*files, "mlxc_py/__init__.py", "mlxc_py/_version.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    before = sorted(root.rglob("*"))
+    # A test may run as root, who may write anywhere: so the answer is given here.
+    script = "import os, runpy; os.access = lambda *a, **k: False; runpy.run_path('setup.py')"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script, "build", "--build-lib", str(tmp_path / "lib")],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "MLXC_PY_NO_NATIVE": "1", "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "lib" / "mlxc_py" / "_version.py").is_file()
+    assert sorted(root.rglob("*")) == before
+    assert not list(tmp_path.glob("mlxc-py-*"))

@@ -126,6 +126,8 @@ def test_a_wrong_path_in_the_environment_is_not_passed_over(package: Path) -> No
     with pytest.raises(load.LibraryError, match="MLXC_PY_LIBRARY is set, so nothing else was tried") as e:
         load.find(LINUX, {"MLXC_PY_LIBRARY": "/nowhere/libmlxc.so"}, package)
     assert "/nowhere/libmlxc.so: no such file" in str(e.value)
+    with pytest.raises(load.LibraryError, match=f"{package}: a folder, not a library"):
+        load.find(LINUX, {"MLXC_PY_LIBRARY": str(package)}, package)
 
 
 def test_a_file_that_is_no_library(package: Path, tmp_path: Path) -> None:
