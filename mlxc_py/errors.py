@@ -53,5 +53,7 @@ _KINDS: tuple[tuple[re.Pattern[str], type[MLXError]], ...] = (
 def error(call: str, message: str | None) -> MLXError:
     """The exception for MLX's message, with the name of the call in front."""
     text = message or "MLX reported a failure without a message"
+    if 'cannot open source file "crt/' in text:
+        text += "\nMLX compiles this kernel at run time and CUDA's crt headers are missing: pip install nvidia-cuda-crt"
     kind = next((kind for pattern, kind in _KINDS if pattern.search(text)), MLXError)
     return kind(f"{call}: {text}")

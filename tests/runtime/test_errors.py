@@ -142,6 +142,11 @@ EXITS = {
 }
 
 
+def test_headers_that_a_gpu_kernel_lacks_are_named() -> None:
+    text = 'Failed to compile kernel: mma.h(55): catastrophic error: cannot open source file "crt/mma.h"'
+    assert str(errors.error("eval", text)).endswith("pip install nvidia-cuda-crt")
+
+
 def said(done: Any) -> list[str]:
     """Lines on stderr, without the warning that a machine without the native library gets."""
     return [line for line in done.stderr.splitlines() if "reference BLAS" not in line]
