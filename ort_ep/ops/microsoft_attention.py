@@ -342,7 +342,7 @@ def relative_position_bias(
     # half of the buckets hold one distance each, the others grow as its logarithm
     growth = np.log(np.maximum(far, 1) / exact) / math.log(max_distance / exact) * (buckets - exact)
     bucket = first + np.where(far < exact, far, np.minimum(exact + growth.astype(np.int64), buckets - 1))
-    return mx.take(bias_table, mx.array(bucket), 0).transpose([2, 0, 1])[None]
+    return mx.take(bias_table, mx.array(bucket.clip(0, len(bias_table) - 1)), 0).transpose([2, 0, 1])[None]
 
 
 @op(

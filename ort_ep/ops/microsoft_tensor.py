@@ -100,7 +100,8 @@ def crop_and_resize(
         """[regions, C, H', W'] at integer positions [regions, H'] and [regions, W']."""
         height, width = x.shape[2:]
         flat = mx.clip(y, 0, height - 1)[:, :, None] * width + mx.clip(z, 0, width - 1)[:, None, :]
-        positions = flat.astype(mx.int32).reshape([flat.shape[0], 1, -1])
+        # once more as integers: a NaN passes the first time
+        positions = mx.clip(flat.astype(mx.int32), 0, height * width - 1).reshape([flat.shape[0], 1, -1])
         spread = pixels.reshape([*pixels.shape[:2], height * width])
         taken = mx.take_along_axis(spread, mx.broadcast_to(positions, [*pixels.shape[:2], positions.shape[2]]), 2)
         return taken.reshape([*pixels.shape[:2], *flat.shape[1:]])

@@ -87,7 +87,8 @@ def matmul_nbits(
     zeros = zero_levels(zero_points, gains, bits)
     if g_idx is not None:
         levels = unpacked(b, bits).reshape([N, -1])[:, :K].astype(mx.float32)
-        weights = (levels - mx.take(zeros, g_idx, 1)) * mx.take(gains, g_idx, 1)
+        groups = in_range(g_idx, blocks)
+        weights = (levels - mx.take(zeros, groups, 1)) * mx.take(gains, groups, 1)
         product = mx.matmul(accumulated(a), weights.T)
     else:
         product = block_product(a, b, gains, zeros, bits, block_size)

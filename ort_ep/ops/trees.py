@@ -53,13 +53,18 @@ class Forest:
         level, steps = self.roots, 0
         while (level := level[self.mode[level] != LEAF]).size:
             steps += 1
+            following = np.concatenate([self.yes[level], self.no[level]])
+            if not ((following >= 0) & (following < len(self.mode))).all():
+                raise ValueError("a tree's branch leads to a node that does not exist")
             if steps > len(self.mode):
                 raise ValueError("a tree's branches lead back to one of its own nodes")
-            level = np.unique(np.concatenate([self.yes[level], self.no[level]]))
+            level = np.unique(following)
         return steps
 
     def leaves(self, x: Array) -> Array:
         """[N, features] -> the leaf [N, trees] that each row reaches."""
+        if (self.feature < 0).any() or (self.feature >= x.shape[1]).any():
+            raise ValueError(f"a tree tests feature {int(self.feature.max())} of {x.shape[1]}")
         feature, yes, no = (mx.array(table.astype(np.int32)) for table in (self.feature, self.yes, self.no))
         split, mode = mx.array(self.split, x.dtype), mx.array(self.mode.astype(np.int32))
         state = mx.broadcast_to(mx.array(self.roots.astype(np.int32)), [x.shape[0], len(self.roots)])

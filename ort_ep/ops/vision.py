@@ -69,6 +69,7 @@ def bilinear(pixels: Array, rows: Array, columns: Array, lengths: Sequence[int])
         for column, column_weight in ((left, left + 1 - columns), (left + 1, columns - left)):
             inside = reduce_and(row >= 0, row < height, column >= 0, column < width)
             flat = (mx.clip(row, 0, height - 1) * width + mx.clip(column, 0, width - 1)).astype(mx.int32)
+            flat = mx.clip(flat, 0, height * width - 1)  # once more as integers: a NaN passes the first time
             taken = mx.take_along_axis(pixels, mx.broadcast_to(flat, [*pixels.shape[:-1], flat.shape[-1]]), -1)
             weight = row_weight * column_weight
             parts.append(taken * mx.where(inside, weight, mx.zeros_like(weight)))
