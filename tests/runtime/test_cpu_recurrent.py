@@ -13,7 +13,10 @@ from mlxc_py import cpu_primitives
 
 Host = np.ndarray[Any, Any]
 
-pytestmark = pytest.mark.skipif(cpu_primitives.isa() is None, reason="libmlxc has no primitives of its own")
+pytestmark = [
+    pytest.mark.skipif(cpu_primitives.isa() is None, reason="libmlxc has no primitives of its own"),
+    pytest.mark.usefixtures("on_cpu"),
+]
 
 
 @pytest.fixture(params=["avx512", "avx2", "baseline"])
