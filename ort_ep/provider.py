@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import mlxc_py as mx
 from mlxc_py import tf32
-from ort_ep import compiled, memory, partition, plan, streams
+from ort_ep import compiled, memory, partition, planner, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Verdict
@@ -14,7 +14,7 @@ from ort_ep.engine import Engine
 from ort_ep.graph import Graph, Node
 from ort_ep.logger import Logger, Severity
 from ort_ep.options import OptionError, Options
-from ort_ep.plan import Plan, Slot
+from ort_ep.plan import Plan, Port, Slot
 from ort_ep.registry import REGISTRY, Registry
 from ort_ep.report import ClaimReport, ClusterReport
 from ort_ep.runtime import Compute
@@ -155,7 +155,7 @@ class Provider:
         if refused is not None:
             raise RuntimeError(f"{refused.node.title} was claimed and can't be translated: {refused.reason}")
         with streams.pool(self._device).lease(), switched_off(*self._sharing_switched_off()):
-            return plan.build(graph, [call for verdict in verdicts for call in verdict.calls])
+            return planner.build(graph, [call for verdict in verdicts for call in verdict.calls])
 
     def _sharing_switched_off(self) -> Iterator[str]:
         if self._options.no_shared_initializers:
@@ -212,7 +212,7 @@ class _Unusable:
 
 def _unusable(graph: Graph) -> Plan:
     inputs = [value for value in graph.inputs if not value.constant]
-    ports = tuple(plan.Port(i, value.name, value.elem_type or 0) for i, value in enumerate(inputs))
+    ports = tuple(Port(i, value.name, value.elem_type or 0) for i, value in enumerate(inputs))
     return Plan(graph.name, ports, (), (), [None] * len(ports), {}, frozenset(), len(graph.nodes))
 
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto
 
 import mlxc_py as mx
-from ort_ep import capability, dtypes, engine, plan, proto, runtime, streams
+from ort_ep import capability, dtypes, engine, plan, planner, proto, runtime, streams
 from ort_ep.graph import Flags, Graph, Value
 from ort_ep.registry import ANY, NUMERIC, REGISTRY, Registry
 
@@ -104,7 +104,7 @@ def build_plan(source: ModelProto | Graph, registry: Registry) -> plan.Plan:
     verdicts = capability.Analyzer(graph, registry).verdicts()
     refused = [f"{verdict.node.title}: {verdict.reason}" for verdict in verdicts if verdict.reason]
     assert not refused
-    return plan.build(graph, [call for verdict in verdicts for call in verdict.calls])
+    return planner.build(graph, [call for verdict in verdicts for call in verdict.calls])
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_failing_run_gives_its_stream_back() -> None:
 
 THREADS = """
 import threading, psutil, numpy as np, onnx
-from ort_ep import capability, engine, plan, proto, runtime, streams
+from ort_ep import capability, engine, planner, proto, runtime, streams
 from ort_ep.registry import Registry
 import mlxc_py as mx
 registry = Registry()
@@ -146,7 +146,7 @@ registry.op("Relu", since=6)(lambda x: mx.maximum(x, 0))
 graph = proto.from_model(onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'))
 calls = [call for verdict in capability.Analyzer(graph, registry).verdicts() for call in verdict.calls]
-built = plan.build(graph, calls)
+built = planner.build(graph, calls)
 compute = runtime.Compute(built, engine.EagerEngine(built), streams.pool("cpu"), fall_back=True, failed=print)
 x = np.ones(8, np.float32)
 def once():

@@ -14,7 +14,7 @@ from onnx import ModelProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import mlxc_py as mx
-from ort_ep import dtypes, plan, proto, streams
+from ort_ep import dtypes, plan, planner, proto, streams
 from ort_ep.bodies import Bodies
 from ort_ep.capability import Analyzer
 from ort_ep.engine import EagerEngine
@@ -92,7 +92,7 @@ def run_plan(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
         not_on_gpu(refused[0])
     assert not refused, refused
     with streams.pool(DEVICE).lease():
-        built = plan.build(graph, [call for verdict in verdicts for call in verdict.calls])
+        built = planner.build(graph, [call for verdict in verdicts for call in verdict.calls])
     values = [feeds[port.name] for port in built.inputs]
     frame = built.frame(
         [mx.array(value, mx.dtype_of(value.dtype)) if dtypes.BY_NUMPY[value.dtype].mlx else value for value in values]

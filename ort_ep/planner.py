@@ -1,0 +1,395 @@
+"""From a claimed subgraph to its plan.
+
+Each call runs in one of four ways, decided once, here:
+  constant  every input is constant: called while compiling, the result is stored
+  fold      the inputs are known on the host (shapes, constants, run inputs): numpy in, numpy out
+  device    MLX arrays in and out; the parameters listed as `host` are numpy
+  host step numpy in; it ends a segment, because its inputs must be computed first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, IntEnum
+from typing import Any
+
+import numpy as np
+
+import mlxc_py as mx
+from ort_ep import dtypes
+from ort_ep.capability import Translation
+from ort_ep.constants import constant, derived, host_constant, shared
+from ort_ep.graph import Flags, Graph, Value
+from ort_ep.plan import Body, Frame, Plan, Port, Segment, Step, Want
+from ort_ep.shared_initializers import SharedInitializer
+
+# Loops of more iterations, or of more nodes altogether, are driven one iteration after the other.
+MAX_TRIPS = 16
+MAX_UNROLLED = 1024
+
+# Constants up to this many elements are shape arithmetic; larger ones are weights and are computed by MLX.
+_FOLD_LIMIT = 1024
+
+
+class Known(IntEnum):
+    """From when on a value is known on the host."""
+
+    CONSTANT = 0
+    SHAPE = 1
+    INPUT = 2
+
+
+class _Mode(Enum):
+    CONSTANT = 0
+    FOLD = 1
+    DEVICE = 2
+
+
+def build(
+    graph: Graph,
+    calls: Sequence[Translation],
+    captured: Sequence[Value] = (),
+    host_results: Sequence[int] = (),
+    scope: Mapping[str, Value] | None = None,
+) -> Plan:
+    """Translate `graph`, given the handler calls of its nodes in order. Evaluates every constant.
+
+    Of a body: `captured` are the values of outer graphs that become inputs too, `host_results` the outputs that are
+    computed on the host where that is possible, `scope` the constants of the graphs around it, as these own them.
+    """
+    return _Builder(graph, calls, captured, host_results, scope or {}).plan()
+
+
+class _Builder:
+    def __init__(
+        self,
+        graph: Graph,
+        calls: Sequence[Translation],
+        captured: Sequence[Value],
+        host_results: Sequence[int],
+        scope: Mapping[str, Value],
+    ) -> None:
+        self.graph = graph
+        self.scope = scope
+        self.inputs = [*(value for value in graph.inputs if not value.constant), *captured]
+        self.host_results = host_results
+        self.bodies: dict[int, dict[str, Body]] = {}
+        self.calls = _live(graph, calls)
+        self.slots: dict[int, int] = {}
+        self.values: list[Value] = []
+        self.known: dict[int, Known] = {}
+        self.demanded: set[int] = set()  # slots that some call needs on the host
+        self.modes: list[_Mode] = []
+        self.weights: dict[int, SharedInitializer] = {}
+
+    def plan(self) -> Plan:
+        for value in (*self.inputs, *self.graph.outer()):
+            self.known[self.slot(value)] = Known.CONSTANT if value.constant else Known.INPUT
+        ports = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.inputs]
+        outputs = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.graph.outputs]
+        self.demanded.update(outputs[index].slot for index in self.host_results)
+        self._levels()
+        self._modes()
+        self.weights = self._shared()
+        frame = self._constants()
+        segments = self._segments(frame)
+        self._add_constants(frame, [(port.slot, Want.EITHER) for port in outputs])
+        _drop_unused(frame, segments, keep={port.slot for port in outputs})
+        self._share_computed(frame)
+        _free_after_last_use(segments, keep={port.slot for port in outputs} | _filled(frame))
+        mx.eval(*(value for value in (*frame.values, *frame.twins.values()) if isinstance(value, mx.Array)))
+        return Plan(
+            name=self.graph.name,
+            inputs=tuple(ports),
+            outputs=tuple(outputs),
+            segments=tuple(segments),
+            values=frame.values,
+            twins=frame.twins,
+            host_inputs=frozenset(i for i, port in enumerate(ports) if port.slot in self.demanded),
+            nodes=len(self.calls),
+            host_outputs=frozenset(i for i, port in enumerate(outputs) if self.known.get(port.slot) is not None),
+            codes={
+                slot: dtypes.ELEM_TYPES[value.elem_type]
+                for slot, value in enumerate(self.values)
+                if value.dtype in dtypes.NARROW and value.elem_type is not None
+            },
+            weights=tuple(leaf for slot, leaf in self.weights.items() if frame.values[slot] is not None),
+        )
+
+    def slot(self, value: Value) -> int:
+        slot = self.slots.get(id(value))
+        if slot is None:
+            slot = self.slots[id(value)] = len(self.values)
+            self.values.append(value)
+            if value.constant:
+                self.known[slot] = Known.CONSTANT
+        return slot
+
+    def _levels(self) -> None:
+        """From when on each value can be known on the host, in one pass forward."""
+        for entry in self.calls:
+            handler = entry.handler
+            slots = [self.slot(value) for value in entry.node.inputs if value is not None]
+            levels = [self.known.get(slot) for slot in slots]
+            level: Known | None = None
+            if entry.bodies:
+                self._nested(entry)
+            elif slots and handler.pure and all(found is Known.CONSTANT for found in levels):
+                level = Known.CONSTANT
+            elif handler.host_result:
+                level = Known.SHAPE
+            elif handler.fold and slots and None not in levels:
+                level = max(found for found in levels if found is not None)
+            for value in entry.node.outputs:
+                if value is not None and level is not None:
+                    self.known[self.slot(value)] = level
+
+    def _nested(self, entry: Translation) -> None:
+        """Plans of the bodies of one call."""
+        places = {name: position for position, name in enumerate(entry.node.captured)}
+        bodies = self.bodies[id(entry)] = {}
+        constants = ((name, value) for name, value in entry.node.captured.items() if value.constant)
+        scope = {name: self._owner(value) for name, value in constants}
+        for name, calls in entry.bodies.items():
+            graph = entry.node.bodies[name]
+            inputs = {id(value) for value in graph.inputs}
+            captured = [value for value in graph.outer() if not value.constant and id(value) not in inputs]
+            host_results = entry.handler.host_results.get(name, ())
+            bodies[name] = Body(
+                plan=build(graph, calls, captured, host_results, scope),
+                captures=tuple(places[value.name] for value in captured),
+                outputs=tuple(graph.outputs),
+                host_results=host_results,
+            )
+
+    def _modes(self) -> None:
+        """How each call runs, in one pass backward: what is needed on the host is computed there where it can be."""
+        modes = []
+        for entry in reversed(self.calls):
+            handler, node = entry.handler, entry.node
+            slots = [self.slot(value) for value in node.inputs if value is not None]
+            outs = [self.slot(value) for value in node.outputs if value is not None]
+            mode = _Mode.DEVICE
+            if self.known.get(outs[0]) is Known.CONSTANT:
+                mode = _Mode.CONSTANT
+            elif handler.host_result:
+                mode = _Mode.DEVICE
+            elif handler.fold and slots and all(slot in self.known for slot in slots):
+                small = all((value.rank or 0) <= 1 and value.shape is not None for value in node.outputs if value)
+                from_shapes = all(self.known[slot] is not Known.INPUT for slot in slots)
+                if self.demanded.intersection(outs) or (small and from_shapes):
+                    mode = _Mode.FOLD
+            if mode is not _Mode.CONSTANT:
+                wants = self._wants(entry, mode)
+                self.demanded |= {arg[0] for arg in wants if arg and arg[1] is Want.HOST}
+            modes.append(mode)
+        self.modes = modes[::-1]
+
+    def _wants(self, entry: Translation, mode: _Mode) -> tuple[tuple[int, Want] | None, ...]:
+        handler = entry.handler
+
+        def want(index: int, value: Value) -> Want:
+            if mode is _Mode.FOLD or handler.wants_host(index):
+                return Want.HOST
+            return Want.EITHER if handler.host_result else _free_want(value)
+
+        explicit = tuple(
+            None if value is None else (self.slot(value), want(index, value))
+            for index, value in enumerate(entry.node.inputs)
+        )
+        return explicit + self._captures(entry)
+
+    def _captures(self, entry: Translation) -> tuple[tuple[int, Want] | None, ...]:
+        """What the bodies capture, None for what none of them uses."""
+        on_host: set[int] = set()
+        used: set[int] = set()
+        for body in self.bodies.get(id(entry), {}).values():
+            first = len(body.plan.inputs) - len(body.captures)
+            slots = body.plan.used()
+            for position, place in enumerate(body.captures, first):
+                if body.plan.inputs[position].slot in slots:
+                    used.add(place)
+                if position in body.plan.host_inputs:
+                    on_host.add(place)
+        return tuple(
+            (self.slot(value), Want.HOST if place in on_host else _free_want(value)) if place in used else None
+            for place, value in enumerate(entry.node.implicit)
+        )
+
+    def _step(self, entry: Translation, mode: _Mode) -> Step:
+        node, handler = entry.node, entry.handler
+        function = handler.fold if mode is _Mode.FOLD and handler.fold else handler.function
+        keywords = {k: v for k, v in node.attributes.items() if k in handler.attributes or handler.any_attribute}
+        offered = {"n_outputs": node.n_outputs, "node": node, "opset": node.opset}
+        keywords |= {name: value for name, value in offered.items() if name in handler.injected}
+        results = node.outputs[: node.n_outputs]
+        outs = tuple(-1 if value is None else self.slot(value) for value in results)
+        step = Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
+        step.bodies = self.bodies.get(id(entry), {})
+        step.explicit = len(node.inputs)
+        step.traceable = _traceable(entry, step.bodies)
+        return step
+
+    def _shared(self) -> dict[int, SharedInitializer]:
+        """Interned leaves of the weights that some call takes on the device, by slot; outer ones as their owner's."""
+        wanted = {}
+        for entry, mode in zip(self.calls, self.modes, strict=True):
+            for arg in self._wants(entry, mode):
+                value = self.values[arg[0]] if arg and arg[1] is Want.DEVICE else None
+                owner = self._owner(value) if value else None
+                if arg and owner and owner.constant and not owner.flags & Flags.OUTER:
+                    wanted[arg[0]] = owner.constant
+        return shared(wanted, self.graph.model_path)
+
+    def _share_computed(self, frame: Frame) -> None:
+        """What was computed from weights is shared like them."""
+        for slot, value in enumerate(frame.values):
+            elem_type = self.values[slot].elem_type
+            if isinstance(value, mx.Array) and slot not in self.weights and elem_type:
+                twin = derived(value, elem_type)
+                if twin is not None:
+                    self.weights[slot], frame.values[slot] = twin, twin.array
+
+    def _owner(self, value: Value) -> Value:
+        """The value itself, or what it is in the graph around that it comes from, where that is known."""
+        return self.scope.get(value.name, value) if value.flags & Flags.OUTER else value
+
+    def _constants(self) -> Frame:
+        """A frame with the constants that run-time calls use; constant calls are made here, once."""
+        frame = Frame([], {})
+        frame.values = [None] * len(self.values)
+        for entry, mode in zip(self.calls, self.modes, strict=True):
+            if mode is _Mode.CONSTANT:
+                self._constant_call(frame, entry)
+        return frame
+
+    def _constant_call(self, frame: Frame, entry: Translation) -> None:
+        slots = [self.slot(value) for value in entry.node.inputs if value is not None]
+        small = all(self._size(frame, slot) <= _FOLD_LIMIT for slot in slots)
+        step = self._step(entry, _Mode.FOLD if entry.handler.fold and small else _Mode.DEVICE)
+        self._add_constants(frame, step.args)
+        for slot in (arg[0] for arg in step.args if arg and arg[1] is Want.HOST):
+            self._to_host(frame, slot)
+        frame.execute(Segment(steps=[step]))
+
+    def _size(self, frame: Frame, slot: int) -> int:
+        initializer = self.values[slot].constant
+        return initializer.size if initializer else int(frame.values[slot].size)
+
+    def _add_constants(self, frame: Frame, args: Iterable[tuple[int, Want] | None]) -> None:
+        """Make sure that initializers among `args` are in the frame, in the form that is asked for."""
+        for arg in args:
+            if arg is None:
+                continue
+            slot, want = arg
+            value = self.values[slot]
+            if value.constant is None:
+                continue
+            row = dtypes.ELEM_TYPES[value.constant.elem_type]
+            if want is Want.HOST or row.mlx is None:
+                if frame.values[slot] is None:
+                    frame.values[slot] = host_constant(value.constant)
+                elif slot not in frame.twins and not isinstance(frame.values[slot], np.ndarray):
+                    frame.twins[slot] = host_constant(value.constant)
+            elif frame.values[slot] is None:
+                leaf = self.weights.get(slot)
+                frame.values[slot] = leaf.array if leaf else constant(value.constant)
+
+    def _segments(self, frame: Frame) -> list[Segment]:
+        segments = [Segment()]
+        on_host = _filled(frame) | {slot for slot in self.demanded if self.known.get(slot) is not None}
+        for entry, mode in zip(self.calls, self.modes, strict=True):
+            if mode is _Mode.CONSTANT:
+                continue
+            step = self._step(entry, mode)
+            self._add_constants(frame, step.args)
+            needed = {arg[0] for arg in step.args if arg and arg[1] is Want.HOST}
+            missing = {slot for slot in needed - on_host if frame.values[slot] is None}
+            if missing:
+                segments.append(Segment(sync=tuple(sorted(missing))))
+                on_host |= missing
+            for slot in needed:
+                if frame.values[slot] is not None:
+                    self._to_host(frame, slot)
+            segments[-1].steps.append(step)
+        for arg in (arg for segment in segments for step in segment.steps for arg in step.args):
+            if arg and arg[1] is Want.DEVICE and isinstance(frame.values[arg[0]], np.ndarray):
+                frame.device(arg[0])  # made once, not in every run
+        return segments
+
+    def _to_host(self, frame: Frame, slot: int) -> None:
+        if not isinstance(frame.values[slot], np.ndarray) and slot not in frame.twins:
+            mx.eval(frame.values[slot])
+            frame.sync([slot])
+
+
+def _traceable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
+    handler, node = entry.handler, entry.node
+    if not handler.pure or handler.host_step:
+        return False
+    if any(value is not None and value.is_container for value in (*node.reads, *node.outputs)):
+        return False
+    return not bodies or _unrollable(entry, bodies)
+
+
+def _unrollable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
+    """Whether control flow runs its bodies few times and without looking at data, so that it can be traced."""
+    handler = entry.handler
+    trips = handler.trips(entry.node) if handler.trips else None
+    if trips is None or trips > MAX_TRIPS:
+        return False
+    for name, body in bodies.items():
+        own = range(len(body.plan.inputs) - len(body.captures))
+        on_host = body.plan.host_inputs.intersection(own)
+        if not (
+            body.plan.is_trace
+            and on_host <= set(handler.host_arguments.get(name, ()))
+            and body.plan.host_outputs.issuperset(body.host_results)
+            and trips * body.plan.nodes <= MAX_UNROLLED
+        ):
+            return False
+    return True
+
+
+def _host_dtype(value: Value | None) -> np.dtype[Any] | None:
+    row = dtypes.ELEM_TYPES.get(value.elem_type or 0) if value else None
+    return row.numpy if row else None
+
+
+def _filled(frame: Frame) -> set[int]:
+    return {slot for slot, value in enumerate(frame.values) if value is not None}
+
+
+def _live(graph: Graph, calls: Sequence[Translation]) -> list[Translation]:
+    """The calls whose results reach an output: function bodies compute outputs that their caller leaves out."""
+    needed = {id(value) for value in graph.outputs}
+    live = []
+    for entry in reversed(calls):
+        if any(value is not None and id(value) in needed for value in entry.node.outputs):
+            live.append(entry)
+            needed |= {id(value) for value in (*entry.node.inputs, *entry.node.implicit) if value is not None}
+    return live[::-1]
+
+
+def _free_want(value: Value) -> Want:
+    """The form in which a call takes a value that it does not ask for on the host."""
+    if value.is_container:
+        return Want.EITHER
+    row = dtypes.ELEM_TYPES.get(value.elem_type or 0)
+    return Want.DEVICE if row is not None and row.mlx else Want.HOST  # MLX can't hold it: numpy carries it
+
+
+def _drop_unused(frame: Frame, segments: Sequence[Segment], keep: set[int]) -> None:
+    """Let go of constants that only other constants were computed from."""
+    used = keep | {arg[0] for segment in segments for step in segment.steps for arg in step.args if arg}
+    for slot in _filled(frame) - used:
+        frame.free(slot)
+
+
+def _free_after_last_use(segments: Sequence[Segment], keep: set[int]) -> None:
+    seen = set(keep)
+    for segment in reversed(segments):
+        for step in reversed(segment.steps):
+            touched = {arg[0] for arg in step.args if arg} | {slot for slot in step.outs if slot >= 0}
+            step.frees = tuple(sorted(touched - seen))
+            seen |= touched
