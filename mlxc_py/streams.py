@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from ctypes import addressof, c_int
 
+from mlxc_py._sys import fastcall
 from mlxc_py._sys import mlx as c
 from mlxc_py.device import Device, DeviceType, _read, as_device
 from mlxc_py.errors import ClosedError, MLXStreamError
@@ -25,7 +26,7 @@ class Stream:
         if not handle:
             raise here.failure("Stream")
         self.handle = handle
-        weakref.finalize(self, c.mlx_stream_free, handle).atexit = False
+        weakref.finalize(self, _free, handle).atexit = False
         index = c_int()
         if c.mlx_stream_get_index(addressof(index), handle) or c.mlx_stream_get_device(here.out, handle):
             raise here.failure("Stream")
@@ -49,6 +50,12 @@ class Stream:
 
     def __hash__(self) -> int:
         return hash((self.device, self.index))
+
+
+def _free(handle: int) -> None:
+    # On a thread that Python did not start, a thread's state goes with each callback; what calls use would stay behind.
+    fastcall.drop_stream(handle)
+    c.mlx_stream_free(handle)
 
 
 class ThreadLocalStream:

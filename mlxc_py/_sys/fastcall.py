@@ -145,7 +145,7 @@ NATIVE = _native()
 """Whether calls take the native way."""
 
 if TYPE_CHECKING or not NATIVE:
-    from mlxc_py._sys.plaincall import Handle, current_stream, forget_streams, set_resolver, set_stream
+    from mlxc_py._sys.plaincall import Handle, current_stream, drop_stream, forget_streams, set_resolver, set_stream
 
     _bind, _reader, _data_reader = plaincall.bind, plaincall.reader, plaincall.data_reader
 else:
@@ -157,6 +157,7 @@ else:
         _function("mlx_vector_array_new_data"), _function("mlx_vector_array_free")
     )
     set_stream = support.function("mlxc_support_set_stream", None, c_void_p, c_int)
+    drop_stream = support.function("mlxc_support_drop_stream", None, c_void_p)
     forget_streams = support.function("mlxc_support_forget_streams", None)
     set_resolver = support.function("mlxc_support_stream_resolver", None, py_object)
     current_stream = support.function("mlxc_support_current_stream", c_void_p)
@@ -192,6 +193,7 @@ __all__ = [
     "Handle",
     "current_stream",
     "data_reader",
+    "drop_stream",
     "forget_streams",
     "letters_of",
     "reader",

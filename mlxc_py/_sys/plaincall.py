@@ -47,6 +47,12 @@ def set_stream(stream: int, pinned: bool) -> None:
     _mine.stream, _mine.epoch = stream, 0 if pinned else _epoch
 
 
+def drop_stream(stream: int) -> None:
+    """See fastcall.drop_stream."""
+    if _mine.stream == stream:
+        _mine.stream = 0
+
+
 def forget_streams() -> None:
     """See fastcall.forget_streams."""
     global _epoch

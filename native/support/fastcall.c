@@ -167,6 +167,10 @@ void mlxc_support_set_stream(void *stream, int pinned) {
   mine.epoch = pinned ? 0 : atomic_load(&epoch);
 }
 
+void mlxc_support_drop_stream(void *stream) {
+  if (mine.stream == stream) mine.stream = NULL;
+}
+
 void mlxc_support_forget_streams(void) { atomic_fetch_add(&epoch, 1); }
 
 void mlxc_support_stream_resolver(void *callable) {

@@ -65,6 +65,8 @@ MLXC_SUPPORT_API void mlxc_support_vectors(void *(*create)(const void *const *, 
 // should set it here.
 MLXC_SUPPORT_API void mlxc_support_set_stream(void *stream, int pinned);
 MLXC_SUPPORT_API void mlxc_support_forget_streams(void);
+// To call before a stream's handle is freed, on the thread that it may be set on: nothing else clears it there.
+MLXC_SUPPORT_API void mlxc_support_drop_stream(void *stream);
 MLXC_SUPPORT_API void mlxc_support_stream_resolver(void *resolver);
 // The stream that such a call would use now; NULL with an exception when there is none.
 MLXC_SUPPORT_API void *mlxc_support_current_stream(void);

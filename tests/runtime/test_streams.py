@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 import mlxc_py as mx
-from mlxc_py._sys import load
+from mlxc_py import state
+from mlxc_py._sys import fastcall, load
 
 
 def in_thread(action: Callable[[], Any]) -> Any:
@@ -161,3 +162,17 @@ def test_threads_that_only_build_leave_no_threads() -> None:
     for _ in range(10):
         in_thread(lambda: mx.array([1]) + 1)
     assert psutil.Process().num_threads() <= count + 1
+
+
+def test_the_state_of_a_thread_takes_the_stream_of_its_calls_along() -> None:
+    """On threads that Python did not start each callback has a new state, and the native part sees one thread."""
+
+    def two_callbacks() -> tuple[int, int, float]:
+        mx.ones((2,))
+        state.local.here = state.Here()
+        others = [mx.new_stream(mx.cpu) for _ in range(8)]  # where the first state's handle was
+        used = fastcall.current_stream()
+        return used, mx.current_stream().handle, float(mx.sum(mx.ones((2,)))) + len(others)
+
+    used, current, total = in_thread(two_callbacks)
+    assert (used, total) == (current, 10)
