@@ -33,23 +33,42 @@ def clusters(graph: Graph, claimed: Sequence[bool]) -> list[list[int]]:
 
 def settled(graph: Graph, claimed: Sequence[bool]) -> tuple[list[list[int]], dict[int, str]]:
     """Clusters between which only tensors pass, and the reason for every node that had to be given up for that."""
-    touching: dict[int, list[int]] = {}
-    for position, node in enumerate(graph.nodes):
-        for value in (*node.reads, *node.outputs):
-            if value is not None and value.is_container:
-                touching.setdefault(id(value), []).append(position)
+    tied = _tied(graph.nodes)
     kept = list(claimed)
     reasons: dict[int, str] = {}
     while True:
         groups = clusters(graph, kept)
         home = {position: number for number, group in enumerate(groups) for position in group}
-        split = [row for row in touching.values() if len({home.get(position) for position in row}) > 1]
-        given_up = {position for row in split for position in row if kept[position]}
+        split = [positions for positions in tied if len({home.get(position) for position in positions}) > 1]
+        given_up = {position for positions in split for position in positions if kept[position]}
         if not given_up:
             return groups, reasons
         for position in given_up:
             kept[position] = False
             reasons[position] = "a sequence or optional would pass between it and a node outside its subgraph"
+
+
+def _tied(nodes: Sequence[Node]) -> list[list[int]]:
+    """Positions of the nodes that sequences and optionals connect, however indirectly: all in one cluster, or none."""
+    root = list(range(len(nodes)))
+
+    def find(position: int) -> int:
+        while root[position] != position:
+            root[position] = root[root[position]]
+            position = root[position]
+        return position
+
+    first: dict[int, int] = {}
+    touched = set()
+    for position, node in enumerate(nodes):
+        for value in (*node.reads, *node.outputs):
+            if value is not None and value.is_container:
+                touched.add(position)
+                root[find(position)] = find(first.setdefault(id(value), position))
+    tied: dict[int, list[int]] = {}
+    for position in sorted(touched):
+        tied.setdefault(find(position), []).append(position)
+    return list(tied.values())
 
 
 def phases(before: Sequence[Sequence[int]], claimed: Sequence[bool]) -> list[list[int]]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
@@ -120,6 +121,43 @@ def test_work_grows_with_the_edges_not_with_their_square() -> None:
     assert len(groups) == count // 3
     assert Counted.reads == count - 1
     assert phases(chain, [True] * count) == [list(range(count))]
+
+
+def linked(before: list[list[int]], sequences: list[bool]) -> Graph:
+    """A graph with these dependencies, whose node i makes a sequence where `sequences` says so."""
+    made = [Value(i, f"v{i}", "sequence" if is_sequence else "tensor") for i, is_sequence in enumerate(sequences)]
+    nodes = [
+        Node(i, f"n{i}", "Op", "", 1, 1, tuple(made[other] for other in needed), (made[i],), {})
+        for i, needed in enumerate(before)
+    ]
+    return Graph("g", {"": 1}, [], [], made, nodes)
+
+
+@settings(max_examples=300, deadline=None)
+@given(dags(), st.data())
+def test_what_sequences_connect_is_in_one_cluster_or_in_none(dag: Dag, data: st.DataObject) -> None:
+    before, claimed = dag
+    graph = linked(before, data.draw(st.lists(st.booleans(), min_size=len(before), max_size=len(before))))
+    groups, given_up = partition.settled(graph, claimed)
+    home = {position: i for i, group in enumerate(groups) for position in group}
+    for position, node in enumerate(graph.nodes):
+        for value in node.reads:
+            if value.is_container:
+                assert home.get(value.index) == home.get(position)
+    assert {*home, *given_up} == {position for position, mine in enumerate(claimed) if mine}
+    kept = [position in home for position in range(len(before))]
+    assert groups == partition.clusters(graph, kept)
+    if not any(value.is_container for value in graph.values):
+        assert not given_up
+
+
+def test_a_long_sequence_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+    clusters = partition.clusters
+    monkeypatch.setattr(partition, "clusters", lambda *given: passes.append(1) or clusters(*given))
+    graph = linked([[i - 1] if i else [] for i in range(1000)], [True] * 1000)
+    groups, given_up = partition.settled(graph, [False] + [True] * 999)
+    assert (groups, len(given_up), len(passes)) == ([], 999, 2)
 
 
 def test_small_static_clusters_do_not_pay_and_open_shapes_are_kept(model: Parse) -> None:
