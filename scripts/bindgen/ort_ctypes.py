@@ -112,7 +112,8 @@ def since(s: Struct) -> list[int]:
     out, following = [], known[-1] if known else 0
     first = next((i for i, m in enumerate(marks) if m is not None), len(marks))
     for i in range(len(marks) - 1, -1, -1):
-        following = marks[i] if marks[i] is not None else following
+        mark = marks[i]
+        following = following if mark is None else mark
         out.append(following if i >= first else 0)
     return out[::-1]
 
