@@ -15,12 +15,13 @@ namespace mlxc {
 
 namespace {
 
-// A constant may be this much larger than what it is computed from.
-constexpr size_t kept_bytes = size_t(1) << 20;
+// A constant may be so many times as large as what it is computed from (integers of 4 bits become floats of 32), and
+// this much beyond.
+constexpr size_t kept_growth = 8, kept_bytes = size_t(1) << 20;
 
 bool worth_keeping(const mx::array& a) {
   size_t given = kept_bytes, made = 0;
-  for (const auto& input : a.inputs()) given += input.nbytes();
+  for (const auto& input : a.inputs()) given += kept_growth * input.nbytes();
   for (const auto& output : a.outputs()) made += output.nbytes();
   return made <= given;
 }
