@@ -105,7 +105,7 @@ static OrtStatus *describe(const struct host *host, const char *where, bool may_
 
   if (py.PyErr_GivenExceptionMatches(exception, *py.keyboard_interrupt)) {
     /* ORT reports our status as its own error; the interrupt itself must still reach the main thread. */
-    py.PyErr_SetInterrupt();
+    interrupt_at_exit();
     may_fall_back = false;
   }
   if (code == ORT_EP_FAIL && !may_fall_back) code = ORT_FAIL;

@@ -98,6 +98,11 @@ bool lifetime_register_atexit(void) {
   return registered;
 }
 
+/* Not at once: what is released before Python is left may run a finaliser, which would swallow the interrupt. */
+static _Thread_local bool interrupted;
+
+void interrupt_at_exit(void) { interrupted = true; }
+
 bool with_python(void (*body)(void *), void *argument) {
   bool usable;
   atomic_fetch_add(&callbacks, 1);
@@ -106,6 +111,10 @@ bool with_python(void (*body)(void *), void *argument) {
     pthread_cleanup_push(park, NULL);
     int gil = py.PyGILState_Ensure();
     body(argument);
+    if (interrupted) {
+      interrupted = false;
+      py.PyErr_SetInterrupt();
+    }
     py.PyGILState_Release(gil);
     pthread_cleanup_pop(0);
   }

@@ -68,6 +68,8 @@ void lifetime_begin(void);  /* from now on Python may be called */
 bool lifetime_register_atexit(void);
 /* Runs `body` with the GIL held; false, without running it, when Python is gone. */
 bool with_python(void (*body)(void *), void *argument);
+/* Within with_python: have the main thread interrupted once Python is left. */
+void interrupt_at_exit(void);
 OrtStatus *shutting_down(const struct host *host);
 OrtStatus *run_started(const struct host *host);
 void run_ended(void);

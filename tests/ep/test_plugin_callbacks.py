@@ -205,6 +205,23 @@ def test_interrupt_reaches_the_main_thread(stub: type[Stub]) -> None:
     assert session.get_providers()[0] == "MLXExecutionProvider"
 
 
+def test_a_finaliser_does_not_swallow_the_interrupt(stub: type[Stub]) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            seen.append(len(seen))  # any Python code is where a pending interrupt is raised
+
+    def interrupted(*arguments: object) -> None:
+        held = Finalised()
+        raise KeyboardInterrupt(str(type(held)))
+
+    seen: list[int] = []
+    stub.compute = interrupted  # type: ignore[method-assign,assignment]
+    session = open_session()
+    with pytest.raises(KeyboardInterrupt):
+        failure(session)
+    assert seen == [0]
+
+
 @pytest.mark.parametrize(
     ("results", "told"),
     [
