@@ -7,7 +7,8 @@ import re
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ort_ep import EP_NAME, get_library_path
 from ort_ep.options import parse
@@ -138,6 +139,24 @@ class InferenceSession(onnxruntime.InferenceSession):
             super().__init__(model, settings)
         if strict:
             _refuse_cpu_nodes(self)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: dict[str, Any],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> list[Any]:
+        """As in onnxruntime.InferenceSession; a Ctrl-C that ended the run is KeyboardInterrupt, not ORT's Fail."""
+        try:
+            outputs: list[Any] = super().run(output_names, input_feed, run_options)
+        except Exception:
+            _hear_interrupt()
+            raise
+        return outputs
+
+
+def _hear_interrupt() -> None:
+    """Python raises a pending KeyboardInterrupt where a function begins, so here."""
 
 
 def claim_report(session: onnxruntime.InferenceSession) -> ClaimReport:

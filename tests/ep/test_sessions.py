@@ -137,6 +137,24 @@ def test_strict(mixed: bytes) -> None:
         onnxruntime.InferenceSession(mixed, ort_ep.session_options(strict=True))
 
 
+# ---------------------------------------------------------------- interrupts
+def test_an_interrupted_run(plain: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = ort_ep.InferenceSession(plain)
+    session.run(None, {"x": X})
+
+    def interrupted(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ort_ep.runtime.Compute.__call__", interrupted)
+        try:  # not pytest.raises: leaving it calls Python, where a pending interrupt would be heard in any case
+            session.run(None, {"x": X})
+        except KeyboardInterrupt:
+            heard = True
+    assert heard
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], [[0, 2]])
+
+
 # ---------------------------------------------------------------- wrong options
 def test_unknown_option(plain: bytes) -> None:
     with pytest.raises(OptionError, match=r"unknown provider option 'devise'; did you mean 'device'\?"):
