@@ -19,10 +19,16 @@ namespace {
 // this much beyond.
 constexpr size_t kept_growth = 8, kept_bytes = size_t(1) << 20;
 
+// What an array takes in memory: a broadcast one is a view.
+size_t own_bytes(const mx::array& a) {
+  const bool is_view = a.has_primitive() && a.primitive().name() == std::string("Broadcast");
+  return is_view ? a.inputs()[0].nbytes() : a.nbytes();
+}
+
 bool worth_keeping(const mx::array& a) {
   size_t given = kept_bytes, made = 0;
-  for (const auto& input : a.inputs()) given += kept_growth * input.nbytes();
-  for (const auto& output : a.outputs()) made += output.nbytes();
+  for (const auto& input : a.inputs()) given += kept_growth * own_bytes(input);
+  for (const auto& output : a.outputs()) made += own_bytes(output);
   return made <= given;
 }
 
