@@ -238,3 +238,16 @@ def test_a_closed_pipe_is_no_traceback(model):
     )
     assert done.stdout.strip() == "Python"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("closed", "open_one"), [(">&-", "stderr"), ("2>&-", "stdout")])
+def test_a_closed_stream(tmp_path, closed, open_one):
+    shell = f'exec "$0" -m ort_ep run no.onnx {closed}'
+    path = os.pathsep.join([str(_package_parent()), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert ("no.onnx does not exist" in done.stderr) == (open_one == "stderr")
+    assert "Traceback" not in done.stderr + done.stdout
