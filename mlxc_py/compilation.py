@@ -78,7 +78,7 @@ _ids = itertools.count(1 << 32)
 _mine = _Mine()
 # By native thread: a thread that Python did not start is new to `_mine` at each callback, and an identifier is used
 # again only when its thread, and that thread's cache, are gone.
-_caches: dict[int, _Cache] = {}
+_caches: dict[int, tuple[_Cache, weakref.ref[threading.Thread] | None]] = {}
 
 
 def _remember_cache() -> _Cache:
@@ -88,8 +88,20 @@ def _remember_cache() -> _Cache:
         if c.mlx_detail_compile_cache(here.out):
             raise here.failure("compile")
         _mine.cache = _Cache.adopt(here.take_raw())
-        _caches[threading.get_native_id()] = _mine.cache
+        _forget_ended_threads()
+        me = threading.get_native_id()
+        # current_thread() would note a thread of another library's for ever
+        thread = next((thread for thread in threading.enumerate() if thread.native_id == me), None)
+        _caches[me] = _mine.cache, None if thread is None else weakref.ref(thread)
     return _mine.cache
+
+
+def _forget_ended_threads() -> None:
+    """Of the threads Python started; how many others ever live at once bounds their entries on Linux."""
+    for native_id, (_, thread) in tuple(_caches.items()):
+        found = None if thread is None else thread()
+        if thread is not None and (found is None or not found.is_alive()):
+            _caches.pop(native_id, None)
 
 
 def _reaches_caches() -> bool:
@@ -101,7 +113,7 @@ def _erase(fun_id: int) -> None:
     if not _reaches_caches():
         c.mlx_detail_compile_erase__06(fun_id)
         return
-    for cache in tuple(_caches.values()):
+    for cache, _ in tuple(_caches.values()):
         c.mlx_detail_compile_erase(cache.live, fun_id)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 ENVIRONMENT_PREFIX: Final = "ONNXRUNTIME_EP_MLX_"
+OTHER_VARIABLES: Final = ("libpython",)  # what the plugin library reads itself
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -39,6 +40,11 @@ class Option:
     @property
     def environment(self) -> str:
         return ENVIRONMENT_PREFIX + self.name.upper()
+
+    def set_by(self, environment: Mapping[str, str]) -> str | None:
+        """What the environment says; None where it says nothing, which an empty value does unless it is a switch."""
+        text = environment.get(self.environment)
+        return text if text or self.switch else None
 
     def parse(self, value: Any, source: str) -> Any:
         """The value in its own type; OptionError names `source` and what is accepted."""
@@ -141,15 +147,33 @@ def parse(given: Mapping[str, Any], environment: Mapping[str, str] | None = None
             raise OptionError(
                 f"unknown provider option {name!r}; {_suggestion(name, BY_NAME)}the options are {', '.join(BY_NAME)}"
             )
+    _check_variables(environment)
     values = {}
     for name, option in BY_NAME.items():
         if name in given:
-            values[name] = option.parse(given[name], f"provider option {name}")
-        elif option.switch and option.environment in environment:
-            values[name] = environment[option.environment] != "0"
-        elif option.environment in environment:
-            values[name] = option.parse(environment[option.environment], f"environment variable {option.environment}")
+            values[name] = option.parse(given[name], source(name, given))
+        elif (text := option.set_by(environment)) is not None:
+            values[name] = text != "0" if option.switch else option.parse(text, source(name, given))
     return Options(**values)
+
+
+def source(name: str, given: Mapping[str, Any]) -> str:
+    """Where an option's value comes from that is not its default, for messages."""
+    return f"provider option {name}" if name in given else f"environment variable {BY_NAME[name].environment}"
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    known = (*BY_NAME, *OTHER_VARIABLES)
+    for variable in environment:
+        name = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if name == variable or name in map(str.upper, known):
+            continue
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}? " if near else ""
+        raise OptionError(
+            f"unknown environment variable {variable}; {hint}after {ENVIRONMENT_PREFIX} comes the name of an option,"
+            f" {', '.join(BY_NAME)}, in capitals, or LIBPYTHON"
+        )
 
 
 def _suggestion(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -55,7 +55,7 @@ class Provider:
         self._parent = ""
         try:
             self._options = option_table.parse(options)
-            self._device = _device(self._options.device)
+            self._device = _device(self._options.device, option_table.source("device", options))
             self._settle_tf32()
         except OptionError as error:
             self._error = _without_frames(error)
@@ -216,10 +216,10 @@ def _unusable(graph: Graph) -> Plan:
     return Plan(graph.name, ports, (), (), [None] * len(ports), {}, frozenset(), len(graph.nodes))
 
 
-def _device(option: str) -> str:
+def _device(option: str, source: str) -> str:
     gpu = mx.default_device().type == mx.gpu if option == "auto" else mx.is_available(mx.gpu)
     if option == "gpu" and not gpu:
-        raise OptionError("provider option device is 'gpu', but this MLX has no GPU back end that works here")
+        raise OptionError(f"{source} is 'gpu', but this MLX has no GPU back end that works here")
     return "gpu" if gpu and option != "cpu" else "cpu"
 
 

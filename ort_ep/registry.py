@@ -135,6 +135,11 @@ class Registry:
         override: replace what is registered. Without it a duplicate is a ValueError.
         """
 
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"op: the name must be an operator's, such as 'Relu', not {name!r}")
+        if isinstance(since, bool) or not isinstance(since, int) or since < 1:
+            raise ValueError(f"{name}: since={since!r} must be an operator-set version, a whole number from 1")
+
         def register(function: F) -> F:
             module = getattr(function, "__module__", "")
             if self._package is not None and not module.startswith(self._package):
@@ -147,7 +152,7 @@ class Registry:
                     since=since,
                     function=function,
                     host=frozenset(host),
-                    dtypes=_dtypes(dtypes),
+                    dtypes=_dtypes(name, dtypes),
                     claim=claim,
                     fold=function if fold is True else (fold or None),
                     host_result=host_result,
@@ -218,10 +223,22 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _dtypes(dtypes: Collection[str] | Mapping[str, Collection[str]]) -> Dtypes:
+def _dtypes(name: str, dtypes: Collection[str] | Mapping[str, Collection[str]]) -> Dtypes:
     if isinstance(dtypes, Mapping):
-        return {key: frozenset(names) for key, names in dtypes.items()}
-    return frozenset(dtypes)
+        return {key: _names(name, names) for key, names in dtypes.items()}
+    return _names(name, dtypes)
+
+
+def _names(name: str, dtypes: Collection[str]) -> frozenset[str]:
+    if isinstance(dtypes, str):
+        raise TypeError(f"{name}: dtypes={dtypes!r} must be a set of names, {{{dtypes!r}}}")
+    names = frozenset(dtypes)
+    if not names <= ANY:  # the whole table is imported only where it is needed: it brings MLX
+        from ort_ep.dtypes import BY_NAME
+
+        if unknown := sorted(names - BY_NAME.keys(), key=str):
+            raise ValueError(f"{name}: {unknown[0]!r} is no dtype's name; there are {', '.join(BY_NAME)}")
+    return names
 
 
 def _signature(name: str, function: Callable[..., Any], host: Collection[str]) -> dict[str, Any]:

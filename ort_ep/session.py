@@ -121,6 +121,11 @@ class InferenceSession(onnxruntime.InferenceSession):
         strict: bool = False,
         **options: object,
     ) -> None:
+        if {"providers", "provider_options"} & options.keys():
+            raise TypeError(
+                f"ort_ep.InferenceSession sets the providers itself, {EP_NAME} and then CPUExecutionProvider: give the "
+                "options of the former as keywords, or use onnxruntime.InferenceSession for a list of your own"
+            )
         texts = _checked(options)
         register()
         if sess_options in _made and not texts:  # named again, ORT would warn that it has its providers

@@ -17,7 +17,7 @@ static atomic_bool alive;     /* Python may be called */
 static atomic_bool shut_down; /* the handshake began: never alive again */
 static atomic_int callbacks;  /* threads inside with_python */
 static atomic_int runs;       /* runs between OnRunStart and OnRunEnd */
-static _Thread_local int runs_here;
+static _Thread_local int callbacks_here, runs_here;
 static atomic_bool in_use, forked_in_use;
 
 static bool on_main_thread(void) {
@@ -38,6 +38,7 @@ static void park(void *unused) {
 static void forget_other_threads(void) {
   atomic_store(&callbacks, 0);
   atomic_store(&runs, 0);
+  callbacks_here = 0; /* a fork from inside a callback: what the child then leaves is not counted in it */
   runs_here = 0;
   if (atomic_load(&in_use)) atomic_store(&forked_in_use, true);
 }
@@ -106,6 +107,7 @@ void interrupt_at_exit(void) { interrupted = true; }
 bool with_python(void (*body)(void *), void *argument) {
   bool usable;
   atomic_fetch_add(&callbacks, 1);
+  callbacks_here++;
   usable = python_usable();
   if (usable) {
     pthread_cleanup_push(park, NULL);
@@ -118,7 +120,10 @@ bool with_python(void (*body)(void *), void *argument) {
     py.PyGILState_Release(gil);
     pthread_cleanup_pop(0);
   }
-  atomic_fetch_sub(&callbacks, 1);
+  if (callbacks_here > 0) {
+    callbacks_here--;
+    atomic_fetch_sub(&callbacks, 1);
+  }
   return usable;
 }
 

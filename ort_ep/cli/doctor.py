@@ -225,7 +225,7 @@ def _options(facts: dict[str, Any]) -> None:
             "takes": option.type,
             "default": option.default,
             "environment": option.environment,
-            "from environment": os.environ.get(option.environment),
+            "from environment": option.set_by(os.environ),
             "meaning": option.doc,
         }
     parse({})

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ort_ep.options import OPTIONS, OptionError, Options, parse
+from ort_ep.options import OPTIONS, Option, OptionError, Options, parse
 
 
 def test_defaults_of_the_table_are_the_defaults() -> None:
@@ -48,6 +48,23 @@ def test_a_switch_is_on_unless_it_is_0(text: str, on: bool) -> None:
 def test_bad_environment_names_the_variable() -> None:
     with pytest.raises(OptionError, match="environment variable ONNXRUNTIME_EP_MLX_DEVICE is 'tpu'"):
         parse({}, {"ONNXRUNTIME_EP_MLX_DEVICE": "tpu"})
+
+
+def test_an_unknown_variable_names_the_near_match() -> None:
+    with pytest.raises(
+        OptionError, match=r"unknown environment variable ONNXRUNTIME_EP_MLX_DEVISE; did you mean ONNX.*DEVICE"
+    ):
+        parse({}, {"ONNXRUNTIME_EP_MLX_DEVISE": "cpu"})
+    with pytest.raises(OptionError, match="ONNXRUNTIME_EP_MLX_device; did you mean ONNXRUNTIME_EP_MLX_DEVICE"):
+        parse({"device": "cpu"}, {"ONNXRUNTIME_EP_MLX_device": "cpu"})
+    with pytest.raises(OptionError, match="ONNXRUNTIME_EP_MLX_ZZZ; after ONNXRUNTIME_EP_MLX_ comes the name of an opt"):
+        parse({}, {"ONNXRUNTIME_EP_MLX_ZZZ": ""})
+    assert parse({}, {"ONNXRUNTIME_EP_MLX_LIBPYTHON": "/nowhere"}) == Options()
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if not option.switch], ids=lambda option: option.name)
+def test_an_empty_variable_is_not_set(option: Option) -> None:
+    assert parse({}, {option.environment: ""}) == Options()
 
 
 def test_every_option_says_what_it_does_and_takes() -> None:

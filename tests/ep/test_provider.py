@@ -68,14 +68,18 @@ def test_bad_options_fail_in_compile_where_ort_cannot_swallow_them(toy: Registry
         provider.compile([whole.text], ["fused_0"])
 
 
+@pytest.mark.parametrize("where", ["provider option device", "environment variable ONNXRUNTIME_EP_MLX_DEVICE"])
 def test_gpu_where_there_is_none_is_an_error(
-    toy: Registry, document: Document, monkeypatch: pytest.MonkeyPatch
+    toy: Registry, document: Document, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr("mlxc_py.is_available", lambda device: False)
-    provider = Provider({"device": "gpu"}, registry=toy)
+    monkeypatch.delenv("ONNXRUNTIME_EP_MLX_DEVICE", raising=False)
+    if where.startswith("environment"):
+        monkeypatch.setenv("ONNXRUNTIME_EP_MLX_DEVICE", "gpu")
+    provider = Provider({} if where.startswith("environment") else {"device": "gpu"}, registry=toy)
     whole = document(onnx.parser.parse_model(SPLIT))
     provider.get_capability(whole.text)
-    with pytest.raises(OptionError, match="no GPU back end"):
+    with pytest.raises(OptionError, match=f"{where} is 'gpu', but this MLX has no GPU back end"):
         provider.compile([whole.text], ["fused_0"])
 
 
@@ -84,7 +88,7 @@ def test_tf32_is_settled_before_the_first_product_or_said_to_be_too_late(
     toy: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, happens: bool, says: str
 ) -> None:
     asked = []
-    monkeypatch.setattr("ort_ep.provider._device", lambda option: "gpu")
+    monkeypatch.setattr("ort_ep.provider._device", lambda option, source: "gpu")
     monkeypatch.setattr("mlxc_py.tf32.choose", lambda on: asked.append(on) or happens)
     Provider({"tf32": "off"}, registry=toy)
     assert asked == [False]

@@ -36,6 +36,24 @@ def test_duplicate_is_an_error_that_names_the_owner() -> None:
         registry.op("Relu", since=6, domain="ai.onnx")(lambda x: x)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"name": ""}, "the name must be an operator's, such as 'Relu', not ''"),
+        ({"name": len}, "the name must be an operator's"),
+        ({"since": 0}, "Thing: since=0 must be an operator-set version"),
+        ({"since": "13"}, "Thing: since='13' must be"),
+        ({"since": True}, "Thing: since=True must be"),
+        ({"dtypes": {"float"}}, "Thing: 'float' is no dtype's name; there are float32, uint8"),
+        ({"dtypes": {"T": {"float32", "half"}}}, "Thing: 'half' is no dtype's name"),
+        ({"dtypes": "float32"}, "Thing: dtypes='float32' must be a set of names"),
+    ],
+)
+def test_what_the_decorator_is_given_is_checked(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        Registry().op(**{"name": "Thing", **arguments})(lambda x: x)
+
+
 def test_override_wins_over_newer_handlers_and_may_be_replaced() -> None:
     registry = Registry()
     registry.op("Relu", since=14)(lambda x: "ours")

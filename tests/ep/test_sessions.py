@@ -163,6 +163,12 @@ def test_unknown_option(plain: bytes) -> None:
         ort_ep.session_options(device="cpo")
 
 
+@pytest.mark.parametrize("keyword", ["providers", "provider_options"])
+def test_the_providers_are_not_for_the_caller_to_set(plain: bytes, keyword: str) -> None:
+    with pytest.raises(TypeError, match=r"sets the providers itself.*use onnxruntime\.InferenceSession"):
+        ort_ep.InferenceSession(plain, **{keyword: []})
+
+
 def test_unknown_option_past_the_helpers(plain: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     ort_ep.register()
     settings = onnxruntime.SessionOptions()

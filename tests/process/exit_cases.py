@@ -270,6 +270,30 @@ def fork_without_run(model: str) -> None:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
+@case
+def fork_inside_callback(model: str) -> None:
+    """The child leaves the callback it was born in; at its end it must not wait, 5 s, for any to be left."""
+    from ort_ep.provider import Provider
+
+    children = []
+
+    def fork(self: Any, document: bytes) -> list[list[int]]:
+        children.append(os.fork())
+        return []
+
+    Provider.get_capability = fork  # type: ignore[method-assign]
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = 1  # a child has none of its parent's threads
+    session = open_session(model, settings)
+    if 0 in children:
+        began = time.monotonic()
+        atexit._run_exitfuncs()
+        print("child waited" if time.monotonic() - began > 4 else "child ended", flush=True)
+        os._exit(0)
+    run(session)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+
+
 def work(model: str, library: str) -> None:
     """The target of the multiprocessing cases."""
     if not any(d.ep_name == NAME for d in onnxruntime.get_ep_devices()):

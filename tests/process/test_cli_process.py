@@ -204,6 +204,11 @@ def test_doctor_shows_an_option_set_by_the_environment(command):
     assert report["Options"]["partition"]["from environment"] == "cost"
 
 
+def test_doctor_shows_an_unknown_variable(command):
+    done = command("doctor", ONNXRUNTIME_EP_MLX_PARTITIONS="cost")
+    failed(done, "error: Options: unknown environment variable ONNXRUNTIME_EP_MLX_PARTITIONS; did you mean")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_ctrl_c_ends_quietly_with_130(model, tmp_path):
     process = subprocess.Popen(

@@ -32,6 +32,7 @@ FAST = [
     "daemon_in_1s_compute",
     "fork_runs_session",
     "fork_before_use",
+    "fork_inside_callback",
     "multiprocessing_fork",
     "parallel_mode_daemons",
 ]
@@ -75,6 +76,7 @@ STDOUT = {
     "fork_runs_session": f"child: .*{FORKED}.*'spawn' or 'forkserver'",
     "multiprocessing_fork": f"child: .*FAIL.*{FORKED}.*'spawn' or 'forkserver'",
     "fork_before_use": "child ran",
+    "fork_inside_callback": "child ended",
     "multiprocessing_spawn": "child ran",
     "multiprocessing_forkserver": "child ran",
 }

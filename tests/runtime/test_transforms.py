@@ -110,6 +110,16 @@ def test_released_functions_never_answer_for_others() -> None:
     assert results == [[1.0 + i, 2.0 + i, 3.0 + i] for i in range(count)]
 
 
+@pytest.mark.skipif(not compilation._reaches_caches(), reason="mlx-c 0.6 gives no hold of a thread's cache")
+def test_caches_of_ended_threads_are_forgotten() -> None:
+    f = mx.compile(lambda x: x * 5)
+    f(X)
+    run_in_threads([lambda: f(X).tolist()] * 8)
+    ended = [thread for _, thread in compilation._caches.values() if thread is not None and thread() is None]
+    assert len(ended) <= 1, "each thread finds its predecessors gone"
+    assert threading.get_native_id() in compilation._caches
+
+
 def test_releasing_a_function_releases_its_constants() -> None:
     gc.collect()
     before = mx.get_active_memory()
