@@ -92,28 +92,23 @@ def biased(y: Array, b: Array | None) -> Array:
     return y.transpose(channels_first(y.ndim))
 
 
-def stretched_convolution(
-    x: Array,
-    w: Array,
-    b: Array | None,
-    padding: tuple[Sequence[int], Sequence[int]],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
-) -> Array:
-    """Channels last: zeros between the elements of x, then a convolution with the reversed kernel."""
-    before, after = padding
+def stretched(x: Array, strides: Sequence[int]) -> Array:
+    """Channels last: stride - 1 zeros after each element."""
     for axis, stride in enumerate(strides):
         if stride > 1:
             x = mx.expand_dims(x, 2 + axis)
             x = mx.pad(x, [(0, stride - 1 if i == 2 + axis else 0) for i in range(x.ndim)])
             x = x.reshape([*x.shape[: 1 + axis], -1, *x.shape[3 + axis :]])
-    # the zeros after the last element are part of the padding
-    after = [width - (stride - 1) for width, stride in zip(after, strides, strict=True)]
-    kernel = w[(slice(None), *[slice(None, None, -1)] * len(strides))]
-    bias = None if b is None else b.astype(x.dtype)
-    geometry: dict[str, Any] = {"stride": [1] * len(strides), "dilation": dilations, "groups": group}
-    return cpu_primitives.convolution(x, kernel, bias, padding=(before, after), **geometry)
+    return x
+
+
+def cropped(x: Array, before: Sequence[int], after: Sequence[int]) -> tuple[Array, tuple[list[int], list[int]]]:
+    """Channels last: negative padding taken off x, and the padding that is left."""
+    kept = [
+        slice(max(-first, 0), length - max(-last, 0))
+        for first, last, length in zip(before, after, x.shape[1:-1], strict=True)
+    ]
+    return x[(slice(None), *kept)], ([max(first, 0) for first in before], [max(last, 0) for last in after])
 
 
 @op("ConvTranspose", since=1, dtypes=SINGLES, claim=one_to_three_axes)
@@ -155,11 +150,16 @@ def conv_transpose(
     kernel = per_group.transpose([0, 2, *range(3, w.ndim + 1), 1])
     kernel = accumulated(kernel.reshape([-1, *kernel.shape[2:]]))
     data = accumulated(x)
-    if cpu_primitives.convolves(data, kernel, group):
-        y = stretched_convolution(
-            data.transpose(channels_last(x.ndim)), kernel, b, (before, after), strides, dilations, group
-        )
-        return narrow(y.transpose(channels_first(y.ndim)), x.dtype)
+    if cpu_primitives.convolves(data, kernel, group) or not on_cpu():
+        # MLX's CUDA back end computes flipped convolutions with uneven padding wrongly, so they are spelt out there too
+        wide = stretched(data.transpose(channels_last(x.ndim)), strides)
+        # the zeros after the last element are part of the padding
+        after = [width - (stride - 1) for width, stride in zip(after, strides, strict=True)]
+        wide, padding = cropped(wide, before, after)
+        kernel = kernel[(slice(None), *[slice(None, None, -1)] * rank)]
+        window = Window.of(wide.shape[1:-1], kernel.shape[1:-1], None, dilations, [*padding[0], *padding[1]], "NOTSET")
+        plain = wide.transpose(channels_first(x.ndim)), kernel.transpose(channels_first(x.ndim))
+        return narrow(convolve(*plain, b, window, group), x.dtype)
     return channels_last_conv(
         data,
         kernel,
