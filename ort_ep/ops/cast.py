@@ -13,6 +13,7 @@ from ort_ep.registry import ANY, op
 
 
 def to_mlx_type(node: Node) -> str | None:
+    """The result must be of a dtype that MLX has."""
     target = node.outputs[0]
     if target is not None and target.dtype not in ANY:
         return f"MLX has no {target.dtype}"

@@ -17,6 +17,7 @@ from ort_ep.registry import SINGLES, op
 
 
 def one_to_three_axes(node: Node) -> str | None:
+    """One to three spatial axes; the rank must be known."""
     rank = next((value.rank for value in node.inputs if value is not None and value.rank is not None), None)
     if rank is None:
         return "the rank of data and weights is unknown"

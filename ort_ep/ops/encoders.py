@@ -20,6 +20,7 @@ MAPPED = frozenset({"int16", "int32", "int64", "float32", "float64"})
 
 
 def without_strings(node: Node) -> str | None:
+    """No strings in the attributes."""
     names = [name for name in node.attributes if "strings" in name and node.attributes[name]]
     return f"{min(names)} stay on the CPU provider" if names else None
 

@@ -16,6 +16,7 @@ FORMATS = MappingProxyType({"RGB": ("RGB", 1), "BGR": ("RGB", -1), "Grayscale": 
 
 
 def decodable(node: Node) -> str | None:
+    """pixel_format RGB, BGR or Grayscale; needs Pillow."""
     if importlib.util.find_spec("PIL") is None:
         return "needs Pillow, which is not installed: pip install pillow"
     wanted = node.attributes.get("pixel_format", "RGB")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import mlxc_py as mx
 from mlxc_py import Array
+from ort_ep.graph import Node
 from ort_ep.ops import activation, arithmetic, logic, matmul, norm, pool
 from ort_ep.ops.axes import axis_of
 from ort_ep.registry import BOOL, FLOATS, NUMERIC, op
@@ -79,7 +80,14 @@ def average_pool(
     return pool.average_pool(x, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
 
 
-@op("BatchNormalization", since=1, dtypes=FLOATS, claim=lambda node: testing_only(node.attributes))
+def testing_only(node: Node) -> str | None:
+    """Only is_test=1 and, of BatchNormalization, spatial=1."""
+    if not node.attributes.get("is_test", 0):
+        return "is_test=0, which is training"
+    return None if node.attributes.get("spatial", 1) else "spatial=0 is not supported"
+
+
+@op("BatchNormalization", since=1, dtypes=FLOATS, claim=testing_only)
 def batch_normalization(
     x: Array,
     scale: Array,
@@ -96,14 +104,8 @@ def batch_normalization(
     return norm.batch_normalization(x, scale, b, mean, var, epsilon=epsilon, n_outputs=1)[0]
 
 
-@op("Dropout", since=1, dtypes=FLOATS, claim=lambda node: testing_only(node.attributes))
+@op("Dropout", since=1, dtypes=FLOATS, claim=testing_only)
 def dropout(
     x: Array, *, ratio: float = 0.5, is_test: int = 0, consumed_inputs: Sequence[int] = (), n_outputs: int
 ) -> tuple[Array, ...]:
     return (x, mx.ones_like(x))[:n_outputs]
-
-
-def testing_only(attributes: dict[str, object]) -> str | None:
-    if not attributes.get("is_test", 0):
-        return "is_test=0, which is training"
-    return None if attributes.get("spatial", 1) else "spatial=0 is not supported"

@@ -42,6 +42,9 @@ def only_plain(inputs: Mapping[int, str], attributes: Mapping[str, Any]) -> Call
                 return f"attribute {name}={node.attributes[name]!r} is not supported"
         return None
 
+    absent = [f"no {name}" for name in inputs.values()]
+    fixed = [f"only {name}={value}" for name, value in attributes.items()]
+    claim.__doc__ = f"{'; '.join(absent + fixed).capitalize()}."  # docs/OPS.md tells it
     return claim
 
 

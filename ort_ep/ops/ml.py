@@ -35,6 +35,7 @@ POST_TRANSFORMS: dict[str, Callable[[Array], Array]] = {
 
 
 def known_transform(node: Node) -> str | None:
+    """Only the post_transforms of the specification."""
     name = node.attributes.get("post_transform", "NONE")
     return None if name in POST_TRANSFORMS else f"post_transform {name} is not supported"
 
@@ -102,6 +103,7 @@ def linear_regressor(
 
 
 def several_integer_classes(node: Node) -> str | None:
+    """Two or more integer labels, with a score for each."""
     if len(node.attributes.get("classlabels_ints", ())) < 2 or len(node.attributes.get("intercepts", ())) < 2:
         return "only integer labels, with a score for each, are translated"
     return known_transform(node)

@@ -111,6 +111,7 @@ def mixture(
 
 
 def supported(node: Node) -> str | None:
+    """Integer weights, not prepacked; no sparse mixer, no limit after the activation."""
     attributes = node.attributes
     if attributes.get("use_sparse_mixer", 0):
         return "the sparse mixer is not supported"

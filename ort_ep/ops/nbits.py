@@ -55,6 +55,7 @@ def zero_levels(zero_points: Array | None, scales: Array, bits: int) -> Array:
 
 
 def unprepared(node: Node) -> str | None:
+    """No weights that are prepacked for another device."""
     return "the weights are prepacked for another device" if node.attributes.get("weight_prepacked", 0) else None
 
 

@@ -111,6 +111,7 @@ def resample_all(
 
 
 def interpolates_floats(node: Node) -> str | None:
+    """32- and 64-bit integers: only mode nearest."""
     exact = FLOATS | {"int8", "uint8", "int16", "uint16"}
     data = node.input(0)
     if data is None or data.dtype in exact or node.attributes.get("mode", "nearest") == "nearest":

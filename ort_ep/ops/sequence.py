@@ -17,6 +17,7 @@ Items = list[Slot]
 
 
 def of_tensors(node: Node) -> str | None:
+    """Elements must be of a dtype that MLX has."""
     row = ELEM_TYPES.get(node.attributes.get("dtype", 1))
     return None if row is not None and row.mlx else "a sequence of a dtype that MLX does not have"
 

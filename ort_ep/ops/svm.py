@@ -63,6 +63,7 @@ def svm_regressor(
 
 
 def integer_votes(node: Node) -> str | None:
+    """Support vectors, three or more integer labels, and no probabilities."""
     attributes = node.attributes
     if len(attributes.get("classlabels_ints", ())) < 3:
         return "only machines with three or more integer labels are translated"

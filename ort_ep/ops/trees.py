@@ -151,6 +151,7 @@ def rows_of(x: Array) -> Array:
 
 
 def plain_modes(node: Node) -> str | None:
+    """Only the node modes of the specification."""
     unknown = set(node.attributes.get("nodes_modes", ())) - {*MODES, "LEAF"}
     return f"node mode {min(unknown)} is not supported" if unknown else None
 
@@ -185,6 +186,7 @@ def tree_ensemble_regressor(
 
 
 def integer_classes(node: Node) -> str | None:
+    """Two or more integer labels."""
     if len(node.attributes.get("classlabels_int64s", ())) < 2:
         return "only ensembles with two or more integer labels are translated"
     return plain_modes(node)

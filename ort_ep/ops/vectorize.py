@@ -13,6 +13,7 @@ from ort_ep.registry import INDEX, op
 
 
 def over_integers(node: Node) -> str | None:
+    """No n-grams of strings."""
     return "the n-grams are strings" if node.attributes.get("pool_strings") else None
 
 

@@ -19,6 +19,7 @@ from ort_ep.registry import FLOATS, op
 
 
 def two_axes(node: Node) -> str | None:
+    """Two spatial axes; the rank must be known."""
     rank = next((value.rank for value in node.inputs[:2] if value is not None and value.rank is not None), None)
     return None if rank == 4 else "only two spatial axes are translated"
 
