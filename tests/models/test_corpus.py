@@ -18,6 +18,10 @@ from ort_ep.cli.placement import placement
 GOAL = 0.9
 GOAL_MODELS = ("magika/standard_v3_3", "onnx/filled_squeezenet", "onnx/filled_resnet50", "rapidocr/det")
 
+# ORT's CPU provider is this far from itself with another number of threads (1.6e-2 between one and two, up to 2e-2):
+# the 8-bit steps of DynamicQuantizeLSTM carry each rounding on
+THREAD_NOISE = {"voicefilter/embedder-int8": 2e-2}
+
 CORPUS = fetch.corpus()
 GOAL_CASES = [(key, "default") for key in GOAL_MODELS]
 OTHER_CASES = [(key, feed) for key, model in CORPUS.items() for feed in model.feeds if (key, feed) not in GOAL_CASES]
@@ -53,4 +57,4 @@ def test_corpus_model_agrees_with_cpu(corpus_model, record_property, key, feed):
     share, differences = compare(path, feeds.make(model.feeds[feed]))
     record_property("share_on_mlx", round(share, 4))
     record_property("largest_relative_difference", max(one.relative for one in differences.values()))
-    check(differences, model.limit)
+    check(differences, max(model.limit, THREAD_NOISE.get(key, 0.0)))
