@@ -458,9 +458,11 @@ def sessions_memory(count: int, **options: Any) -> tuple[int, list[onnxruntime.I
     gc.collect()
     mx.clear_cache()
     before = mx.get_active_memory()
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps Sin for us
-    sessions = [ort_ep.InferenceSession(weight_model(), settings, **options) for _ in range(count)]
+    sessions = []
+    for _ in range(count):
+        settings = onnxruntime.SessionOptions()
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps Sin for us
+        sessions.append(ort_ep.InferenceSession(weight_model(), settings, **options))
     return mx.get_active_memory() - before, sessions
 
 
