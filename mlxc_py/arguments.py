@@ -122,9 +122,16 @@ def norm_of(norm: str) -> int:
     return _NORMS[norm]
 
 
+def dtype_code(dtype: Dtype) -> int:
+    """The number of a dtype; TypeError for anything else, such as its name."""
+    if not isinstance(dtype, Dtype):
+        raise TypeError(f"dtype must be a Dtype such as mx.float32, not {dtype!r}")
+    return dtype.code
+
+
 def code(dtype: Dtype | None) -> int | None:
     """The number of an optional dtype."""
-    return None if dtype is None else dtype.code
+    return None if dtype is None else dtype_code(dtype)
 
 
 def text(value: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from mlxc_py import ops
 from mlxc_py._sys import mlx as c
 from mlxc_py.adapted import adapted
-from mlxc_py.arguments import Ints, is_int, several_ints, shape_of, text
+from mlxc_py.arguments import Ints, dtype_code, is_int, several_ints, shape_of, text
 from mlxc_py.arrays import Array, ArrayLike, as_array, call, take_list
 from mlxc_py.convert import weak
 from mlxc_py.dtype import Dtype, float32, int32
@@ -24,7 +24,7 @@ def arange(*args: Any, dtype: Dtype | None = None, stream: StreamLike = None, **
     start, stop, step, dtype = _arange_arguments(args, named, dtype)
     if dtype is None:
         dtype = int32 if all(is_int(v) for v in (start, stop, step)) else float32
-    return call.mlx_arange(start, stop, step, dtype.code, on(stream))
+    return call.mlx_arange(start, stop, step, dtype_code(dtype), on(stream))
 
 
 def _arange_arguments(
@@ -56,7 +56,7 @@ def linspace(
     stream: StreamLike = None,
 ) -> Array:
     """num evenly spaced values from start to stop."""
-    count, code = 50 if num is None else index(num), (dtype or float32).code
+    count, code = 50 if num is None else index(num), dtype_code(dtype or float32)
     if endpoint:
         return call.mlx_linspace(start, stop, count, code, on(stream))
     return adapted.mlx_linspace_endpoint(start, stop, count, False, code, on(stream))
@@ -65,13 +65,13 @@ def linspace(
 def full(shape: Ints, vals: ArrayLike, dtype: Dtype | None = None, *, stream: StreamLike = None) -> Array:
     """An array of a shape with every element vals (broadcast)."""
     values = as_array(vals)
-    return call.mlx_full(shape_of(shape), values, (dtype or values.dtype).code, on(stream))
+    return call.mlx_full(shape_of(shape), values, dtype_code(dtype or values.dtype), on(stream))
 
 
 def full_like(a: ArrayLike, vals: ArrayLike, dtype: Dtype | None = None, *, stream: StreamLike = None) -> Array:
     """vals in a's shape, and its dtype unless one is given."""
     a = as_array(a)
-    return call.mlx_full_like(a, as_array(vals), (dtype or a.dtype).code, on(stream))
+    return call.mlx_full_like(a, as_array(vals), dtype_code(dtype or a.dtype), on(stream))
 
 
 def asarray(a: Any, dtype: Dtype | None = None, *, copy: bool | None = None) -> Array:

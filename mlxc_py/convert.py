@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxc_py import dlpack
 from mlxc_py._sys import mlx as c
-from mlxc_py.arguments import Ints, ints, several_ints
+from mlxc_py.arguments import Ints, dtype_code, ints, several_ints
 from mlxc_py.arrays import Array, as_array, call, wrap
 from mlxc_py.dtype import (
     DTYPES,
@@ -42,8 +42,8 @@ _NARROWED = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128)
 
 def made_of(value: Any, dtype: Dtype | None) -> Array:
     """A new array holding `value`, converted to `dtype` where one is given."""
-    if dtype is not None and not isinstance(dtype, Dtype):
-        raise TypeError(f"dtype must be a Dtype such as mx.float32, not {dtype!r}")
+    if dtype is not None:
+        dtype_code(dtype)  # refuses what is no Dtype, in words
     if isinstance(value, NUMBERS) and not isinstance(value, np.generic):
         return scalar(value, dtype or scalar_dtype(value))
     return from_numpy(host_value(value), dtype)

@@ -262,7 +262,7 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, bool], str]] = {
     ("mlx_optional_int", ""): lambda source, fast: source if fast else f"optional_int({source})",
     ("mlx_optional_float", ""): lambda source, fast: source if fast else f"optional_float({source})",
     ("mlx_optional_dtype", ""): lambda source, fast: f"code({source})",
-    ("mlx_dtype", ""): lambda source, fast: f"({source}).code" if " " in source else f"{source}.code",
+    ("mlx_dtype", ""): lambda source, fast: f"dtype_code({source})",
     ("mlx_fft_norm", ""): lambda source, fast: f"norm_of({source})",
     ("const char*", "str"): lambda source, fast: f"text({source})" if fast else f"text({source}).encode()",
     ("const char*", ""): _plain,
@@ -282,6 +282,7 @@ SOURCES = {
     "mlxc_py.arguments": (
         "Ints",
         "code",
+        "dtype_code",
         "int64s",
         "ints",
         "is_int",

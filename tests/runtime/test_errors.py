@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -209,3 +210,20 @@ def test_unknown_names_are_attribute_errors() -> None:
     for name in ("nothing", "local", "Sequence", "index", "_private"):
         with pytest.raises(AttributeError, match=name):
             getattr(mx, name)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: mx.array([1.0], dtype="float32"),
+        lambda: mx.zeros((2,), dtype="float32"),
+        lambda: mx.ones((2,)).astype("float32"),
+        lambda: mx.full((2,), 1.0, dtype="float32"),
+        lambda: mx.arange(3, dtype="float32"),
+        lambda: mx.cumsum(mx.ones((2,)), dtype="float32"),
+        lambda: mx.random.normal((2,), dtype="float32"),
+    ],
+)
+def test_a_dtype_by_name_is_refused_in_words(call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match=r"dtype must be a Dtype such as mx.float32, not 'float32'"):
+        call()
