@@ -102,7 +102,8 @@ def test_constants_are_computed_once_and_shared_between_tapes() -> None:
     del made
     gc.collect()
     mx.clear_cache()
-    assert mx.get_active_memory() - before <= x.nbytes
+    rounding = 8192 if mx.default_device().type == mx.gpu else 1  # CUDA's allocator gives whole pieces of that size
+    assert mx.get_active_memory() - before <= -(-x.nbytes // rounding) * rounding
 
 
 def test_large_constants_that_are_cheap_to_compute_are_not_kept() -> None:
