@@ -5,7 +5,7 @@ of that array, so a weight exists once however many sessions, dtypes and shapes 
 dtype, shape and content are; the indexes hold weak references only, and the last user frees the memory.
 
 Content is compared byte by byte, and only with live buffers of the same dtype, shape and sampled bytes. A SHA-256 of
-each weight would decide the same at a fifth of the speed, and for a model that is loaded once decide nothing.
+each weight would decide the same at a tenth of the speed, and for a model that is loaded once decide nothing.
 Importable without `onnx` and `onnxruntime`, for other execution providers.
 """
 
