@@ -49,8 +49,12 @@ def record_tape(build: Build, inputs: Sequence[mx.Array], stream: PooledStream) 
 
 
 def record_compiled(build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
-    """MLX's compile: every thread that replays traces once, at its first replay."""
-    function = mx.compile(lambda *arrays: build(list(arrays)))
+    """MLX's compile: every thread that replays traces once, at its first replay.
+
+    Over a tape where there is one: it has evaluated what depends on weights alone, and laid images out as MLX has them.
+    """
+    replay = record_tape(build, inputs, stream) if tape.supported() else lambda arrays: build(list(arrays))
+    function = mx.compile(lambda *arrays: replay(arrays))
     return lambda arrays: list(function(*arrays))
 
 
