@@ -6,11 +6,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 import mlxc_py as mx
+from mlxc_py import device_memory
 from mlxc_py.guards import forked_after_use
 from ort_ep import dtypes
 from ort_ep.engine import Engine
@@ -20,7 +22,8 @@ from ort_ep.report import RunReport
 from ort_ep.streams import StreamPool, spent
 
 Input = tuple[int, int, tuple[int, ...]] | None
-Output = tuple[tuple[int, ...], int, int, object]
+# Shape, where the bytes are (an address, or a function that copies them to one), their number, and what keeps them.
+Output = tuple[tuple[int, ...], int | Callable[[int], None], int, object]
 
 FAIL: Final = 1
 # ONNX Runtime's Python answers this status by rebuilding the session on the CPU provider and running it again.
@@ -75,7 +78,8 @@ class Compute:
         began, evaluating = time.perf_counter_ns(), spent.evaluating
         with self._streams.lease() as stream:
             ports = zip(self._plan.inputs, inputs, strict=True)
-            slots = [_wrapped(port, item, i in self._plan.host_inputs) for i, (port, item) in enumerate(ports)]
+            wrap = device_memory.copy_to_device if stream.on_gpu and device_memory.supported() else mx.Array.from_address
+            slots = [_wrapped(port, item, i in self._plan.host_inputs, wrap) for i, (port, item) in enumerate(ports)]
             results = self._engine.run(slots, stream)
         delivered = [_delivered(port, value) for port, value in zip(self._plan.outputs, results, strict=True)]
         self._report.ran(time.perf_counter_ns() - began, spent.evaluating - evaluating)
@@ -92,7 +96,9 @@ class Compute:
         self._engine.close()
 
 
-def _wrapped(port: Port, item: Input, on_host: bool) -> Slot:
+def _wrapped(
+    port: Port, item: Input, on_host: bool, wrap: Callable[[int, tuple[int, ...], mx.Dtype], mx.Array]
+) -> Slot:
     if item is None:
         return None
     address, elem_type, shape = item
@@ -100,7 +106,7 @@ def _wrapped(port: Port, item: Input, on_host: bool) -> Slot:
     if elem_type != port.elem_type or row is None:
         raise TypeError(f"input {port.name} is {dtypes.name_of(elem_type)}, not {dtypes.name_of(port.elem_type)}")
     if not on_host and row.mlx:
-        return mx.Array.from_address(address, shape, dtypes.to_mlx(elem_type))
+        return wrap(address, shape, dtypes.to_mlx(elem_type))
     return host_view(address, elem_type, shape)
 
 
@@ -117,4 +123,6 @@ def _delivered(port: Port, value: Slot) -> Output:
     if isinstance(value, np.ndarray) or shares_bytes:
         content = dtypes.packed(port.elem_type, np.asarray(value))
         return tuple(value.shape), content.__array_interface__["data"][0], content.nbytes, content
+    if device_memory.supported():
+        return value.shape, partial(device_memory.copy_to, value), value.nbytes, value
     return value.shape, value.address, value.nbytes, value

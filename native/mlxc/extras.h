@@ -23,6 +23,13 @@ MLXC_API mlx_array mlxc_py_array_new_borrowed(
  * mlx_array_data_uint8 before anyone else sees it. Host-writable on every back end (malloc'ed, unified or managed). */
 MLXC_API mlx_array mlxc_py_array_new_uninitialized(const int* shape, int dim, mlx_dtype dtype);
 
+/* Copies to and from the own memory of a CUDA device, where MLX keeps host arrays in managed memory whose pages follow by
+ * faults. Whether MLX computes on such a device; an evaluated array there with a copy of `data`; the bytes of an
+ * evaluated row-contiguous array, wherever it lies, without moving it. */
+MLXC_API bool mlxc_py_has_device_memory(void);
+MLXC_API mlx_array mlxc_py_array_new_on_device(const void* data, const int* shape, int dim, mlx_dtype dtype, int device);
+MLXC_API int mlxc_py_array_copy_to(void* to, mlx_array a);
+
 /* An array with a shape and a type but no data, to build a graph on that a tape records. */
 MLXC_API mlx_array mlxc_py_array_new_placeholder(const int* shape, int dim, mlx_dtype dtype);
 

@@ -97,20 +97,25 @@ static bool item_as_int(PyObject *sequence, Py_ssize_t index, long long *out) {
   return *out != -1 || !py.PyErr_Occurred();
 }
 
-static bool item_as_address(PyObject *sequence, Py_ssize_t index, const void **out) {
-  PyObject *item = py.PySequence_GetItem(sequence, index);
-  if (!item) return false;
-  *out = py.PyLong_AsVoidPtr(item);
-  release(item);
-  return *out || !py.PyErr_Occurred();
-}
-
+/* The bytes are at `data`, or `fill` is called with the address where they are wanted. */
 struct result {
   int64_t dims[MAX_RANK];
   size_t rank;
   const void *data;
+  PyObject *fill;
   size_t size;
 };
+
+/* The result's tuple keeps what `fill` borrows from it. */
+static bool read_source(PyObject *entry, struct result *result) {
+  PyObject *source = py.PySequence_GetItem(entry, 1);
+  if (!source) return false;
+  result->data = NULL;
+  result->fill = py.PyCallable_Check(source) ? source : NULL;
+  if (!result->fill) result->data = py.PyLong_AsVoidPtr(source);
+  release(source);
+  return result->fill || result->data || !py.PyErr_Occurred();
+}
 
 static bool read_result(PyObject *entry, struct result *result) {
   PyObject *shape = py.PySequence_GetItem(entry, 0);
@@ -123,7 +128,7 @@ static bool read_result(PyObject *entry, struct result *result) {
   }
   release(shape);
   long long size = 0;
-  good = good && item_as_address(entry, 1, &result->data) && item_as_int(entry, 2, &size);
+  good = good && read_source(entry, result) && item_as_int(entry, 2, &size);
   result->rank = good ? (size_t)rank : 0;
   result->size = (size_t)size;
   return good;
@@ -138,6 +143,20 @@ static void copy(void *to, const void *from, size_t size) {
   PyThreadState *state = py.PyEval_SaveThread();
   memcpy(to, from, size);
   py.PyEval_RestoreThread(state);
+}
+
+static bool fill_in_python(PyObject *fill, void *to) {
+  PyObject *arguments = py.PyTuple_New(1), *address = py.PyLong_FromVoidPtr(to);
+  bool good = arguments && address;
+  if (good) {
+    py.PyTuple_SetItem(arguments, 0, address);
+  } else {
+    release(address);
+  }
+  PyObject *done = good ? py.PyObject_CallObject(fill, arguments) : NULL;
+  release(arguments);
+  release(done);
+  return done != NULL;
 }
 
 static OrtStatus *write_output(const struct compute_call *call, size_t index, PyObject *entry) {
@@ -156,7 +175,11 @@ static OrtStatus *write_output(const struct compute_call *call, size_t index, Py
   }
   void *data = NULL;
   TRY(host->api->GetTensorMutableData(output, &data));
-  copy(data, result.data, result.size);
+  if (!result.fill) {
+    copy(data, result.data, result.size);
+  } else if (result.size && !fill_in_python(result.fill, data)) {
+    return compute_failure(host, "copying a result of compute");
+  }
   return NULL;
 }
 

@@ -38,6 +38,7 @@ enum { METH_NOARGS = 4 };
   F(int, PyRun_SimpleString, (const char *))                                                 \
   F(PyObject *, PyObject_GetAttrString, (PyObject *, const char *))                          \
   F(PyObject *, PyObject_CallObject, (PyObject *, PyObject *))                               \
+  F(int, PyCallable_Check, (PyObject *))                                                     \
   F(PyObject *, PyObject_Str, (PyObject *))                                                  \
   F(PyObject *, PyCFunction_NewEx, (PyMethodDef *, PyObject *, PyObject *))                  \
   F(PyObject *, PyTuple_New, (Py_ssize_t))                                                   \

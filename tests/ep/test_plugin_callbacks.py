@@ -131,6 +131,16 @@ def test_large_outputs(stub: type[Stub]) -> None:
     np.testing.assert_array_equal(open_session().run(None, {"x": x})[0], x + 1)
 
 
+def test_a_result_may_copy_its_bytes_itself(stub: type[Stub]) -> None:
+    def compute(self: Stub, inputs: Any) -> Any:
+        ((shape, address, nbytes, owner),) = Stub.compute(self, inputs)
+        return [(shape, lambda to: ctypes.memmove(to, address, nbytes), nbytes, owner)]
+
+    stub.compute = compute  # type: ignore[method-assign,assignment]
+    np.testing.assert_array_equal(open_session().run(None, {"x": X})[0], [[0, 2]])
+    assert open_session().run(None, {"x": X[:0]})[0].shape == (0, 2)
+
+
 # ---------------------------------------------------------------- errors
 def test_creation_fails(stub: type[Stub]) -> None:
     stub.__init__ = raising(ValueError("no such luck"))  # type: ignore[method-assign]
@@ -230,6 +240,10 @@ def test_a_finaliser_does_not_swallow_the_interrupt(stub: type[Stub]) -> None:
         ([1], "reading the result of compute: TypeError"),
         ([((1, 2), 0)], "reading the result of compute: IndexError"),
         ([((1, 2), "address", 8, None)], "reading the result of compute: TypeError"),
+        (
+            [((1, 2), raising(ValueError("device lost")), 8, None)],
+            "copying a result of compute: ValueError: device lost",
+        ),
         ([((1, 2), 0, 4, None)], "has 4 bytes where its ONNX type needs 8"),
         ([((1, 1 << 80), 0, 4, None)], "reading the result of compute: OverflowError"),
         ([((1,) * 65, 0, 4, None)], "reading the result of compute"),
