@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import mlxc_py as mx
 from mlxc_py import tf32
-from ort_ep import compiled, memory, partition, planner, streams
+from ort_ep import compiled, fusion, memory, partition, planner, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Verdict
@@ -155,7 +155,10 @@ class Provider:
         if refused is not None:
             raise RuntimeError(f"{refused.node.title} was claimed and can't be translated: {refused.reason}")
         with streams.pool(self._device).lease(), switched_off(*self._sharing_switched_off()):
-            return planner.build(graph, [call for verdict in verdicts for call in verdict.calls])
+            calls = [call for verdict in verdicts for call in verdict.calls]
+            if self._device == "gpu" and self._options.fuse != "off":
+                calls = fusion.fused(graph, calls)
+            return planner.build(graph, calls)
 
     def _sharing_switched_off(self) -> Iterator[str]:
         if self._options.no_shared_initializers:

@@ -25,6 +25,7 @@ struct CudaBuffer {
 // The driver's functions, found in the library that MLX has loaded; their types are those of cuda.h.
 struct Driver {
   using Pointer = unsigned long long;
+  int (*initialize)(unsigned) = nullptr;
   int (*get_error)(int, const char**) = nullptr;
   int (*retain_context)(void**, int) = nullptr;
   int (*push_context)(void*) = nullptr;
@@ -40,13 +41,13 @@ struct Driver {
 
   Driver() {
     void* library = mx::cu::is_available() ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : nullptr;
-    complete = library && find(library, "cuGetErrorString", get_error) &&
+    complete = library && find(library, "cuInit", initialize) && find(library, "cuGetErrorString", get_error) &&
         find(library, "cuDevicePrimaryCtxRetain", retain_context) &&
         find(library, "cuCtxPushCurrent_v2", push_context) && find(library, "cuCtxPopCurrent_v2", pop_context) &&
         find(library, "cuStreamCreate", create_stream) && find(library, "cuStreamSynchronize", synchronize) &&
         find(library, "cuMemAllocAsync", allocate) && find(library, "cuMemFreeAsync", release) &&
         find(library, "cuMemFree_v2", release_managed) && find(library, "cuMemcpyHtoDAsync_v2", to_device) &&
-        find(library, "cuMemcpyDtoHAsync_v2", to_host);
+        find(library, "cuMemcpyDtoHAsync_v2", to_host) && initialize(0) == 0;
   }
 
   template <class Function>
