@@ -115,10 +115,14 @@ def planned() -> Callable[[ModelProto | Graph, Registry], plan.Plan]:
 
 def as_arrays(ports: Sequence[plan.Port], outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     arrays = []
-    for port, (shape, address, nbytes, _owner) in zip(ports, outputs, strict=True):
-        dtype = dtypes.numpy_dtype(port.elem_type)
-        assert nbytes == int(np.prod(shape)) * dtype.itemsize
-        arrays.append(np.frombuffer(ctypes.string_at(address, nbytes), dtype).reshape(shape))
+    for port, (shape, source, nbytes, _owner) in zip(ports, outputs, strict=True):
+        array = np.empty(shape, dtypes.numpy_dtype(port.elem_type))
+        assert nbytes == array.nbytes
+        if callable(source):
+            source(array.ctypes.data)
+        else:
+            ctypes.memmove(array.ctypes.data, source, nbytes)
+        arrays.append(array)
     return arrays
 
 

@@ -1,4 +1,4 @@
-"""Chains of operators as one call of MLX: the same results as operator by operator, and only where nothing else looks."""
+"""Chains of operators as one call of MLX: the results of operator by operator, and only where nothing else looks."""
 
 from __future__ import annotations
 

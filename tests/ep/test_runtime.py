@@ -81,7 +81,7 @@ def test_outputs_own_their_memory(toy: Registry, planned: Planned, compute: Make
     x[:] = 9
     assert (shape, nbytes) == ((1000,), 4000)
     np.testing.assert_array_equal(np.array(owner), 1)
-    assert address % 4 == 0
+    assert callable(address) or address % 4 == 0  # a function where the bytes are in a device's own memory
 
 
 MIXED = f"""{HEAD} g (float[N] x, int64[K] s) => (float[a, b] y, int64[c, d] i) {{
