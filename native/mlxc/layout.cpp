@@ -63,6 +63,16 @@ mx::Shape base_shape(const mx::Shape& shape, const Ints& axes) {
   return base;
 }
 
+// The transpose; of a broadcast array, what is broadcast is turned, which may be a constant.
+mx::array turned(const mx::array& a, const Ints& order, mx::Stream stream) {
+  if (!a.has_primitive() || a.primitive().name() != std::string("Broadcast")) return mx::transpose(a, order, stream);
+  const auto& given = a.inputs()[0];
+  mx::Shape whole(a.ndim() - given.ndim(), 1), shape;
+  whole.insert(whole.end(), given.shape().begin(), given.shape().end());
+  for (int axis : order) shape.push_back(a.shape(axis));
+  return mx::broadcast_to(mx::transpose(mx::reshape(given, whole, stream), order, stream), shape, stream);
+}
+
 View view_of(mx::array base, Ints axes) {
   const bool moved = !std::is_sorted(axes.begin(), axes.end());
   return {std::move(base), moved ? std::move(axes) : Ints{}};
@@ -134,7 +144,7 @@ class Layout {
     const auto& v = view(a);
     if (v.axes == axes) return v.base;
     auto [base, order] = transposed(v, inverse(axes));
-    return order.empty() ? base : mx::transpose(base, order, stream(user));
+    return order.empty() ? base : turned(base, order, stream(user));
   }
 
   // The layout to work in: that of the first input that has one and is not broadcast to its size.

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import product
-from typing import Any
+from typing import Any, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
 from ort_ep.graph import Node
 from ort_ep.ops.axes import channels_first, channels_last
 from ort_ep.ops.precision import accumulated, narrow, on_cpu
-from ort_ep.ops.window import Window
+from ort_ep.ops.window import Sliding, Window
 from ort_ep.registry import SINGLES, op
+
+
+class Convolution(Sliding, total=False):
+    """The attributes of a convolution; kernel_shape repeats the shape of the weights."""
+
+    group: int
+    kernel_shape: Sequence[int] | None
 
 
 def one_to_three_axes(node: Node) -> str | None:
@@ -30,14 +37,11 @@ def conv(
     w: Array,
     b: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **sliding: Unpack[Sliding],
 ) -> Array:
-    window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    window = Window.of(x.shape[2:], w.shape[2:], **sliding)
     return narrow(convolve(accumulated(x), accumulated(w), b, window, group), x.dtype)
 
 
@@ -54,7 +58,7 @@ def convolve(x: Array, w: Array, b: Array | None, window: Window, group: int) ->
         return biased(tap_by_tap(x, kernel, window), b)
     return channels_last_conv(
         x,
-        kernel,
+        mx.contiguous(kernel),  # or MLX copies the weights so in every run
         b,
         group,
         stride=window.strides,
@@ -158,7 +162,7 @@ def conv_transpose(
         after = [width - (stride - 1) for width, stride in zip(after, strides, strict=True)]
         wide, padding = cropped(wide, before, after)
         kernel = kernel[(slice(None), *[slice(None, None, -1)] * rank)]
-        window = Window.of(wide.shape[1:-1], kernel.shape[1:-1], None, dilations, [*padding[0], *padding[1]], "NOTSET")
+        window = Window.of(wide.shape[1:-1], kernel.shape[1:-1], dilations=dilations, pads=[*padding[0], *padding[1]])
         plain = wide.transpose(channels_first(x.ndim)), kernel.transpose(channels_first(x.ndim))
         return narrow(convolve(*plain, b, window, group), x.dtype)
     return channels_last_conv(

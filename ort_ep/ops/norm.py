@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.axes import axes_of, axis_of
-from ort_ep.ops.precision import widen, widened
+from ort_ep.ops.precision import on_cpu, widen, widened
 from ort_ep.registry import FLOATS, op
 
 
@@ -22,6 +22,12 @@ def standardised(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, 
     centred = x - mean
     inverse = mx.rsqrt(mx.mean(mx.square(centred), axes, keepdims=True) + epsilon)
     return centred * inverse, mean, inverse
+
+
+def has_kernel(x: Array, axes: Sequence[int], *weights: Array | None) -> bool:
+    """Whether MLX has one kernel for normalised rows: on the CPU it is the same operations again."""
+    rows = all(w is None or (w.shape, w.dtype) == (x.shape[-1:], x.dtype) for w in weights)
+    return rows and len(axes) == 1 and x.size > 0 and x.dtype != mx.float64 and not on_cpu()
 
 
 @op("BatchNormalization", since=7, dtypes=FLOATS)
@@ -105,6 +111,8 @@ def layer_normalization(
     n_outputs: int = 1,
 ) -> tuple[Array, ...]:
     axes = range(axis_of(axis, x.ndim), x.ndim)
+    if n_outputs == 1 and has_kernel(x, axes, scale, b):
+        return (mx.fast.layer_norm(x, scale, b, epsilon),)
     normal, mean, inverse = standardised(widen(x), axes, epsilon)
     y = normal * widen(scale)
     y = y if b is None else y + widen(b)
@@ -115,6 +123,8 @@ def layer_normalization(
 @widened
 def rms_normalization(x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Array:
     axes = range(axis_of(axis, x.ndim), x.ndim)
+    if has_kernel(x, axes, scale):
+        return mx.fast.rms_norm(x, scale, epsilon)
     return x * mx.rsqrt(mx.mean(mx.square(x), axes, keepdims=True) + epsilon) * scale
 
 
@@ -123,6 +133,8 @@ def simplified_layer_normalization(
     x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, n_outputs: int
 ) -> tuple[Array, ...]:
     axes = range(axis_of(axis, x.ndim), x.ndim)
+    if n_outputs == 1 and has_kernel(x, axes, scale):
+        return (mx.fast.rms_norm(x, scale, epsilon),)
     wide = widen(x)
     inverse = mx.rsqrt(mx.mean(mx.square(wide), axes, keepdims=True) + epsilon)
     return ((wide * inverse * widen(scale)).astype(x.dtype), inverse)[:n_outputs]

@@ -133,6 +133,20 @@ def test_transposes_between_convolutions_cancel() -> None:
     assert made.count("Transpose") <= 4
 
 
+def test_a_bias_is_turned_once_however_large_the_image() -> None:
+    bias = mx.arange(8, dtype=mx.float32).reshape(1, 8, 1, 1)
+
+    def biased(x: mx.Array) -> list[mx.Array]:
+        inside = x.transpose(0, 2, 3, 1) * 2
+        return [(inside.transpose(0, 3, 1, 2) + bias).transpose(0, 2, 3, 1)]
+
+    x = np.random.default_rng(3).standard_normal((16, 8, 96, 96)).astype(np.float32)
+    opened = tape.placeholder(x.shape, mx.float32)
+    made = tape.Tape([opened], biased(opened))
+    assert made.count("Transpose") == 1  # of the input
+    np.testing.assert_array_equal(np.array(made([mx.array(x)])[0]), np.array(biased(mx.array(x))[0]))
+
+
 def test_arithmetic_becomes_one_operation() -> None:
     row, column = floats(7, 40), floats(8, 30, 1)
 
