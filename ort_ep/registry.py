@@ -12,10 +12,12 @@ import pkgutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 
 if TYPE_CHECKING:
     from ort_ep.graph import Node
+
+MICROSOFT: Final = "com.microsoft"
 
 BOOL: Final = frozenset({"bool"})
 SINGLES: Final = frozenset({"float16", "bfloat16", "float32"})
@@ -23,10 +25,11 @@ FLOATS: Final = SINGLES | {"float64"}
 SIGNED: Final = frozenset({"int8", "int16", "int32", "int64"})
 UNSIGNED: Final = frozenset({"uint8", "uint16", "uint32", "uint64"})
 INTS: Final = SIGNED | UNSIGNED
-INDEX: Final = frozenset({"int32", "int64"})
-COMPLEX: Final = frozenset({"complex64"})
+INT32: Final = frozenset({"int32"})
+INDEX: Final = INT32 | {"int64"}
+BYTES: Final = frozenset({"int8", "uint8"})
 NUMERIC: Final = FLOATS | INTS
-ANY: Final = NUMERIC | BOOL | COMPLEX
+ANY: Final = NUMERIC | BOOL
 
 # Their result changes from call to call, so it is never computed once at compile time.
 IMPURE: Final = frozenset(
@@ -242,25 +245,45 @@ def _names(name: str, dtypes: Collection[str]) -> frozenset[str]:
 
 
 def _signature(name: str, function: Callable[..., Any], host: Collection[str]) -> dict[str, Any]:
-    """What the handler's signature says, as fields of Handler; TypeError where `host` does not fit it."""
-    parameters = inspect.signature(function).parameters.values()
+    """What the handler's signature says, as fields of Handler; TypeError where it can't be bound to a node."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: the handler must be a function with a signature, not {function!r}") from error
     positional = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
     keywords = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
     variadic = next((item.name for item in parameters if item.kind is item.VAR_POSITIONAL), None)
+    others = next((item for item in parameters if item.kind is item.VAR_KEYWORD), None)
     inputs = [item.name for item in positional] + ([variadic] if variadic else [])
+    if variadic and others and len(parameters) == 2:
+        raise TypeError(
+            f"{name}: (*{variadic}, **{others.name}) tells neither inputs nor attributes; a decorator around a handler "
+            "needs functools.wraps"
+        )
+    if misplaced := [parameter for parameter in inputs if parameter in INJECTED]:
+        raise TypeError(f"{name}: {misplaced[0]} is no input of a node: make it keyword-only, behind a *")
     if isinstance(host, str) or set(host) - set(inputs):
         raise TypeError(f"{name}: host={host!r} must be a tuple of names among the handler's inputs {inputs}")
-    attributes = {item.name for item in keywords}
+    typed = _typed_keywords(function, others)
+    attributes = {item.name for item in keywords} | (typed.__annotations__.keys() if typed else set())
     required = {item.name for item in keywords if item.default is item.empty}
+    required |= typed.__required_keys__ if typed else set()
     return {
         "parameters": tuple(item.name for item in positional),
         "required": sum(item.default is item.empty for item in positional),
         "variadic": variadic,
         "attributes": frozenset(attributes - INJECTED),
         "required_attributes": frozenset(required - INJECTED),
-        "any_attribute": any(item.kind is item.VAR_KEYWORD for item in parameters),
+        "any_attribute": others is not None and typed is None,
         "injected": frozenset(attributes & INJECTED),
     }
+
+
+def _typed_keywords(function: Callable[..., Any], keywords: inspect.Parameter | None) -> Any:
+    """The TypedDict T of `**keywords: Unpack[T]`, whose keys are attributes; None where there is none."""
+    if keywords is None or "Unpack[" not in str(keywords.annotation):
+        return None
+    return get_args(get_type_hints(function)[keywords.name])[0]
 
 
 REGISTRY: Final = Registry("ort_ep.ops")

@@ -8,7 +8,7 @@ import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
 from ort_ep.ops import precision
 from ort_ep.ops.precision import is_float, widened
-from ort_ep.registry import FLOATS, NUMERIC, SINGLES, op
+from ort_ep.registry import FLOATS, MICROSOFT, NUMERIC, SINGLES, op
 
 
 @op("Relu", since=6, dtypes=NUMERIC)
@@ -79,7 +79,7 @@ def swish(x: Array, *, alpha: float = 1.0) -> Array:
     return silu(x, alpha)
 
 
-@op("QuickGelu", domain="com.microsoft", dtypes=FLOATS)
+@op("QuickGelu", domain=MICROSOFT, dtypes=FLOATS)
 @widened
 def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
     return silu(x, alpha)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops import activation, precision
-from ort_ep.ops.conv import conv, one_to_three_axes
-from ort_ep.ops.matmul import gemm, matmul
+from ort_ep.ops.conv import Convolution, conv, one_to_three_axes
+from ort_ep.ops.matmul import Factors, gemm, matmul
 from ort_ep.ops.norm import layer_normalization, simplified_layer_normalization
 from ort_ep.ops.precision import widen
-from ort_ep.registry import FLOATS, SINGLES, op
-
-MICROSOFT = "com.microsoft"
+from ort_ep.registry import FLOATS, MICROSOFT, SINGLES, op
 
 ACTIVATIONS: dict[str, Callable[..., Array]] = {
     "": lambda x: x,
@@ -39,6 +38,16 @@ def bias_gelu(a: Array, b: Array) -> Array:
 @op("FastGelu", domain=MICROSOFT, dtypes=SINGLES)
 def fast_gelu(x: Array, bias: Array | None = None) -> Array:
     return activation.gelu(x if bias is None else x + bias, approximate="tanh")
+
+
+class Products(TypedDict, total=False):
+    """The attributes of FusedMatMul."""
+
+    alpha: float
+    transA: int
+    transB: int
+    transBatchA: int
+    transBatchB: int
 
 
 @op("FusedMatMul", domain=MICROSOFT, dtypes=FLOATS)
@@ -72,13 +81,21 @@ def fused_gemm(
     activation: str = "",
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    **factors: Unpack[Factors],
 ) -> Array:
-    given = [value for value in (activation_alpha, activation_beta) if value is not None]
-    return ACTIVATIONS[activation](gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB), *given)
+    return activated(gemm(a, b, c, **factors), activation, activation_alpha, activation_beta)
+
+
+def activated(y: Array, activation: str, *scales: float | None) -> Array:
+    """The activation of y; a scale that is None has the activation's default."""
+    return ACTIVATIONS[activation](y, *(scale for scale in scales if scale is not None))
+
+
+class FusedConvolution(Convolution, total=False):
+    """The attributes of FusedConv."""
+
+    activation: str
+    activation_params: Sequence[float]
 
 
 @op("FusedConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
@@ -90,15 +107,10 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: Sequence[float] = (),
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **convolution: Unpack[Convolution],
 ) -> Array:
-    y = conv(x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
-    return ACTIVATIONS[activation](y if z is None else y + z, *activation_params)
+    y = conv(x, w, b, **convolution)
+    return activated(y if z is None else y + z, activation, *activation_params)
 
 
 @op("SkipLayerNormalization", domain=MICROSOFT, dtypes=FLOATS)

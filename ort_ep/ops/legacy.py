@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array
@@ -59,13 +60,10 @@ def gemm(
     b: Array,
     c: Array,
     *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
     broadcast: int = 0,
-    transA: int = 0,
-    transB: int = 0,
+    **factors: Unpack[matmul.Factors],
 ) -> Array:
-    return matmul.gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return matmul.gemm(a, b, c, **factors)
 
 
 @op("AveragePool", since=1, dtypes=FLOATS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import numpy as np
 
 import mlxc_py as mx
@@ -24,6 +26,15 @@ def matmul(a: Array, b: Array) -> Array:
     sums = mx.sum(rows[..., None] * columns[..., None, :, :], -2).astype(a.dtype)
     sums = sums.squeeze(-2) if a.ndim == 1 else sums
     return sums.squeeze(-1) if b.ndim == 1 else sums
+
+
+class Factors(TypedDict, total=False):
+    """Gemm's attributes."""
+
+    alpha: float
+    beta: float
+    transA: int
+    transB: int
 
 
 def product(a: Array, b: Array, bias: Array | None = None, *, weights: bool) -> Array:

@@ -22,12 +22,9 @@ from ort_ep.ops.attention import (
     rotated,
     split_heads,
 )
-from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.matmul import matmul
 from ort_ep.ops.precision import sigmoid, widened
-from ort_ep.registry import INDEX, SINGLES, op
-
-INT32 = frozenset({"int32"})
+from ort_ep.registry import INDEX, INT32, MICROSOFT, SINGLES, op
 
 
 def only_plain(inputs: Mapping[int, str], attributes: Mapping[str, Any]) -> Callable[[Node], str | None]:

@@ -20,12 +20,10 @@ from ort_ep.ops.attention import (
     rotated,
     split_heads,
 )
-from ort_ep.ops.contrib import MICROSOFT
-from ort_ep.ops.microsoft_attention import INT32, only_plain, written
+from ort_ep.ops.microsoft_attention import only_plain, written
 from ort_ep.ops.nbits import unpacked
 from ort_ep.ops.precision import widen
-from ort_ep.ops.quant import BYTES
-from ort_ep.registry import SINGLES, op
+from ort_ep.registry import BYTES, INT32, MICROSOFT, SINGLES, op
 
 
 @op(

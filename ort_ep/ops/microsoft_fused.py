@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
@@ -11,23 +12,16 @@ from mlxc_py import Array
 from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
 from ort_ep.ops.axes import axes_of, axis_of, channels_first, channels_last
-from ort_ep.ops.contrib import ACTIVATIONS, MICROSOFT, fused_conv, fused_matmul
+from ort_ep.ops.contrib import FusedConvolution, Products, activated, fused_conv, fused_matmul
 from ort_ep.ops.conv import conv_transpose, one_to_three_axes
 from ort_ep.ops.matmul import exact_product, matmul
-from ort_ep.ops.microsoft_attention import INT32, only_plain, side_by_side
-from ort_ep.ops.pool import max_pool
+from ort_ep.ops.microsoft_attention import only_plain, side_by_side
+from ort_ep.ops.pool import Pooling, pooled
 from ort_ep.ops.precision import widen, widened
-from ort_ep.ops.quant import (
-    BYTES,
-    centred,
-    dequantize_linear,
-    quantize_linear,
-    requantized,
-)
+from ort_ep.ops.quant import STORED, centred, dequantize_linear, quantize_linear, requantized
 from ort_ep.ops.softmax import softmax
-from ort_ep.registry import FLOATS, SINGLES, op
-
-STORED = BYTES | {"int16", "uint16", "int32"}
+from ort_ep.ops.window import Window
+from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, SINGLES, op
 
 op("QuantizeLinear", domain=MICROSOFT, dtypes={"x": SINGLES, "y_scale": SINGLES})(quantize_linear)
 op("DequantizeLinear", domain=MICROSOFT, dtypes={"x": STORED, "x_scale": SINGLES})(dequantize_linear)
@@ -76,17 +70,9 @@ def fused_matmul_activation(
     activation_axis: int | None = None,
     activation_beta: float | None = None,
     activation_gamma: float | None = None,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
+    **product: Unpack[Products],
 ) -> Array:
-    product = fused_matmul(
-        a, b, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB
-    )
-    given = [value for value in (activation_alpha, activation_beta) if value is not None]
-    return ACTIVATIONS[activation](product, *given)
+    return activated(fused_matmul(a, b, **product), activation, activation_alpha, activation_beta)
 
 
 @op("NhwcConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
@@ -96,54 +82,17 @@ def nhwc_conv(
     w: Array,
     b: Array | None = None,
     z: Array | None = None,
-    *,
-    activation: str = "",
-    activation_params: Sequence[float] = (),
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **convolution: Unpack[FusedConvolution],
 ) -> Array:
-    y = fused_conv(
-        x.transpose(channels_first(x.ndim)),
-        w,
-        b,
-        None if z is None else z.transpose(channels_first(z.ndim)),
-        activation=activation,
-        activation_params=activation_params,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        pads=pads,
-        strides=strides,
-    )
+    order = channels_first(x.ndim)
+    y = fused_conv(x.transpose(order), w, b, None if z is None else z.transpose(order), **convolution)
     return y.transpose(channels_last(y.ndim))
 
 
 @op("NhwcMaxPool", domain=MICROSOFT, dtypes=BYTES)
-def nhwc_max_pool(
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Array:
-    y = max_pool(
-        x.transpose(channels_first(x.ndim)),
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        dilations=dilations,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-        n_outputs=1,
-    )
-    return y.transpose(channels_last(x.ndim)) if isinstance(y, Array) else y[0]
+def nhwc_max_pool(x: Array, *, kernel_shape: Sequence[int], **pooling: Unpack[Pooling]) -> Array:
+    window = Window.of(x.shape[1:-1], kernel_shape, **pooling)
+    return pooled(x.transpose(channels_first(x.ndim)), window, True).transpose(channels_last(x.ndim))
 
 
 @op(

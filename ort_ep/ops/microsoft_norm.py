@@ -7,14 +7,11 @@ from collections.abc import Callable
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops import precision
-from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.indexing import in_range
 from ort_ep.ops.norm import layer_normalization, standardised
 from ort_ep.ops.precision import widen, widened
 from ort_ep.ops.quant import centred
-from ort_ep.registry import SINGLES, op
-
-INT32 = frozenset({"int32"})
+from ort_ep.registry import INT32, MICROSOFT, SINGLES, op
 
 
 def rows_of(table: Array, ids: Array) -> Array:

@@ -11,14 +11,13 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.attention import merge_heads, rotated, split_heads
 from ort_ep.ops.axes import axis_of
-from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.creation import range_
 from ort_ep.ops.indexing import gather_nd, in_range, pad, scatter_rows, trilu
 from ort_ep.ops.microsoft_attention import only_plain
 from ort_ep.ops.precision import narrow, widen, widened
 from ort_ep.ops.sampling import grid_sample
 from ort_ep.ops.spectral import from_complex, to_complex
-from ort_ep.registry import ANY, FLOATS, INDEX, NUMERIC, SINGLES, op
+from ort_ep.registry import ANY, FLOATS, INDEX, INT32, MICROSOFT, NUMERIC, SINGLES, op
 from ort_ep.streams import cpu_stream
 
 op("Trilu", domain=MICROSOFT, host=("k",), dtypes=ANY)(trilu)
@@ -79,7 +78,7 @@ def pairwise_distance(a: Array, b: Array, *, metric: str = "sqeuclidean") -> Arr
     "CropAndResize",
     domain=MICROSOFT,
     host=("crop_size",),
-    dtypes={"x": SINGLES, "rois": SINGLES, "batch_indices": frozenset({"int32"})},
+    dtypes={"x": SINGLES, "rois": SINGLES, "batch_indices": INT32},
 )
 @widened
 def crop_and_resize(

@@ -10,10 +10,9 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
-from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.nbits import UINT8, dequantized, grouped, zero_levels
 from ort_ep.ops.precision import sigmoid, softmax, widen
-from ort_ep.registry import SINGLES, op
+from ort_ep.registry import MICROSOFT, SINGLES, op
 
 # [T, k or 1, 1, K] and the experts [T, k] of each token -> [T, k, 1, N]
 Layer = Callable[[Array, Array], Array]

@@ -11,10 +11,9 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops.axes import axis_of
-from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.indexing import in_range
 from ort_ep.ops.precision import accumulated, on_cpu, widen
-from ort_ep.registry import INDEX, SINGLES, op
+from ort_ep.registry import INDEX, MICROSOFT, SINGLES, op
 
 UINT8 = frozenset({"uint8"})
 PACKED = UINT8 | {"int4", "uint4"}

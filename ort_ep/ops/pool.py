@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
@@ -12,8 +13,14 @@ from mlxc_py import Array, cpu_primitives
 from ort_ep.ops.axes import along, channels_first, channels_last
 from ort_ep.ops.indexing import scatter_elements
 from ort_ep.ops.precision import lowest, narrow, widen, widened
-from ort_ep.ops.window import Window
+from ort_ep.ops.window import Sliding, Window
 from ort_ep.registry import FLOATS, op
+
+
+class Pooling(Sliding, total=False):
+    """The attributes of a pooling, beside the required kernel_shape."""
+
+    ceil_mode: int
 
 
 def pooled(x: Array, window: Window, maximum: bool) -> Array:
@@ -39,16 +46,12 @@ def pooled(x: Array, window: Window, maximum: bool) -> Array:
 def max_pool(
     x: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
     storage_order: int = 0,
-    strides: Sequence[int] | None = None,
     n_outputs: int,
+    **pooling: Unpack[Pooling],
 ) -> Array | tuple[Array, Array]:
-    window = Window.of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = Window.of(x.shape[2:], kernel_shape, **pooling)
     if n_outputs == 1:
         return narrow(pooled(widen(x), window, True), x.dtype)
     taps = window.slide(x, lowest(x.dtype))
@@ -88,15 +91,11 @@ def max_unpool(
 def average_pool(
     x: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **pooling: Unpack[Pooling],
 ) -> Array:
-    window = Window.of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = Window.of(x.shape[2:], kernel_shape, **pooling)
     counts = np.ones([1] * x.ndim)
     for axis, length in enumerate(x.shape[2:]):
         first, last = (-window.before[axis], length + window.after[axis]) if count_include_pad else (0, length)
@@ -107,18 +106,8 @@ def average_pool(
 
 @op("LpPool", since=2, dtypes=FLOATS)
 @widened
-def lp_pool(
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    kernel_shape: Sequence[int],
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Array:
-    window = Window.of(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+def lp_pool(x: Array, *, kernel_shape: Sequence[int], p: int = 2, **pooling: Unpack[Pooling]) -> Array:
+    window = Window.of(x.shape[2:], kernel_shape, **pooling)
     return mx.power(window.combine(mx.power(mx.abs(x), p), 0, mx.add), 1 / p)
 
 
@@ -134,7 +123,7 @@ def col2im(
     strides: Sequence[int] | None = None,
 ) -> Array:
     image = image_shape.tolist()
-    window = Window.of(image, block_shape.tolist(), strides, dilations, pads, "NOTSET", 0)
+    window = Window.of(image, block_shape.tolist(), strides=strides, dilations=dilations, pads=pads)
     rank, batch = len(image), x.shape[0]
     # where each element of [kernel..., output...] is added; outside the image there is one place for all
     flat, outside = np.zeros([1] * (2 * rank), np.int64), np.zeros([1] * (2 * rank), bool)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array
@@ -10,54 +11,33 @@ from ort_ep.ops import precision
 from ort_ep.ops.activation import leaky_relu
 from ort_ep.ops.axes import channels_first
 from ort_ep.ops.axes import channels_last as to_channels_last
-from ort_ep.ops.conv import one_to_three_axes
 from ort_ep.ops.matmul import exact_product
-from ort_ep.ops.pool import average_pool, spatial_axes
-from ort_ep.ops.quant import (
-    SCALED,
-    centred,
-    dequantize_linear,
-    dynamic_quantize_linear,
-    per_row,
-    qlinear_conv,
-    quantize_linear,
-)
-from ort_ep.registry import BOOL, op
+from ort_ep.ops.pool import Pooling, average_pool, spatial_axes
+from ort_ep.ops.quant import centred, dequantize_linear, dynamic_quantize_linear, per_row, quantize_linear
+from ort_ep.registry import BOOL, BYTES, MICROSOFT, op
 
-MICROSOFT = "com.microsoft"
-BYTES = frozenset({"int8", "uint8"})
 # values, scales and zero points: what every operator here takes
 QUANTIZED = BYTES | {"float32"}
 
 
-@op("QLinearAdd", domain=MICROSOFT, dtypes=QUANTIZED)
-def qlinear_add(
-    a: Array,
-    a_scale: Array,
-    a_zero_point: Array | None,
-    b: Array,
-    b_scale: Array,
-    b_zero_point: Array | None,
-    c_scale: Array,
-    c_zero_point: Array | None = None,
-) -> Array:
-    total = dequantize_linear(a, a_scale, a_zero_point) + dequantize_linear(b, b_scale, b_zero_point)
-    return quantized(total, c_scale, c_zero_point, a)
+def register_binary(name: str, function: Callable[[Array, Array], Array]) -> None:
+    @op(name, domain=MICROSOFT, dtypes=QUANTIZED)
+    def binary(
+        a: Array,
+        a_scale: Array,
+        a_zero_point: Array | None,
+        b: Array,
+        b_scale: Array,
+        b_zero_point: Array | None,
+        c_scale: Array,
+        c_zero_point: Array | None = None,
+    ) -> Array:
+        left, right = dequantize_linear(a, a_scale, a_zero_point), dequantize_linear(b, b_scale, b_zero_point)
+        return quantized(function(left, right), c_scale, c_zero_point, a)
 
 
-@op("QLinearMul", domain=MICROSOFT, dtypes=QUANTIZED)
-def qlinear_mul(
-    a: Array,
-    a_scale: Array,
-    a_zero_point: Array | None,
-    b: Array,
-    b_scale: Array,
-    b_zero_point: Array | None,
-    c_scale: Array,
-    c_zero_point: Array | None = None,
-) -> Array:
-    product = dequantize_linear(a, a_scale, a_zero_point) * dequantize_linear(b, b_scale, b_zero_point)
-    return quantized(product, c_scale, c_zero_point, a)
+register_binary("QLinearAdd", mx.add)
+register_binary("QLinearMul", mx.multiply)
 
 
 def quantized(y: Array, scale: Array, zero_point: Array | None, like: Array) -> Array:
@@ -93,24 +73,14 @@ def qlinear_average_pool(
     y_scale: Array,
     y_zero_point: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     channels_last: int = 0,
     count_include_pad: int = 0,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **pooling: Unpack[Pooling],
 ) -> Array:
     values = dequantize_linear(x, x_scale, x_zero_point)
-    mean = average_pool(
-        values.transpose(channels_first(x.ndim)) if channels_last else values,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    values = values.transpose(channels_first(x.ndim)) if channels_last else values
+    mean = average_pool(values, count_include_pad=count_include_pad, kernel_shape=kernel_shape, **pooling)
     mean = mean.transpose(to_channels_last(x.ndim)) if channels_last else mean
     return quantized(mean, y_scale, y_zero_point, x)
 
@@ -191,42 +161,3 @@ def qgemm(
     levels = levels if c is None else levels + c
     y = levels.astype(mx.float32) * (a_scale * b_scale * alpha)
     return y if y_scale is None else quantized(y, y_scale, y_zero_point, a)
-
-
-@op("QLinearConv", domain=MICROSOFT, dtypes=SCALED, claim=one_to_three_axes)
-def qlinear_conv_in_either_layout(
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    b: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    channels_last: int = 0,
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Array:
-    y = qlinear_conv(
-        x.transpose(channels_first(x.ndim)) if channels_last else x,
-        x_scale,
-        x_zero_point,
-        w,
-        w_scale,
-        w_zero_point,
-        y_scale,
-        y_zero_point,
-        b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        pads=pads,
-        strides=strides,
-    )
-    return y.transpose(to_channels_last(y.ndim)) if channels_last else y

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array, Dtype, cpu_primitives
 from ort_ep.dtypes import BY_NAME, BY_NUMPY, ELEM_TYPES, NARROW, name_of, to_mlx
-from ort_ep.ops.axes import axis_of
+from ort_ep.ops.axes import axis_of, channels_first
+from ort_ep.ops.axes import channels_last as to_channels_last
 from ort_ep.ops.conv import convolve, one_to_three_axes
 from ort_ep.ops.matmul import EXACT_TERMS, exact_product
 from ort_ep.ops.narrow import held, is_int, narrowed
 from ort_ep.ops.norm import per_channel
 from ort_ep.ops.precision import is_float, widen
-from ort_ep.ops.window import Window
-from ort_ep.registry import FLOATS, SINGLES, op
+from ort_ep.ops.window import Sliding, Window
+from ort_ep.registry import BYTES, FLOATS, MICROSOFT, SINGLES, op
 
 Values = TypeVar("Values", Array, Array | None)
 
-BYTES = frozenset({"int8", "uint8"})
 STORED = BYTES | {"int16", "uint16", "int32"}
 
 
@@ -54,6 +54,7 @@ def saturated_narrow(x: Array, code: int, saturate: bool) -> Array:
     return narrowed(mx.clip(x, lowest, lowest + (1 << row.bits) - 1), code)
 
 
+QLINEAR_CONV = {"x": BYTES, "w": BYTES, "y_zero_point": BYTES}
 QUANTIZED = {"x": FLOATS | {"int32"}, "y_scale": FLOATS, "y_zero_point": STORED | NARROW, "y": STORED | NARROW}
 
 
@@ -142,14 +143,11 @@ def conv_integer(
     x_zero_point: Array | None = None,
     w_zero_point: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **sliding: Unpack[Sliding],
 ) -> Array:
-    window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    window = Window.of(x.shape[2:], w.shape[2:], **sliding)
     weights = centred(w, per_output(w_zero_point, w))
     return exact_convolution(centred(x, x_zero_point), weights, window, group)
 
@@ -178,10 +176,7 @@ def requantized(total: Array, scale: Array, zero_point: Array) -> Array:
     return saturated(level + zero_point.astype(mx.float32), zero_point.dtype)
 
 
-SCALED = {"T1": BYTES, "T2": BYTES, "T3": BYTES}
-
-
-@op("QLinearMatMul", since=10, dtypes={**SCALED, "TS": SINGLES})
+@op("QLinearMatMul", since=10, dtypes={"T1": BYTES, "T2": BYTES, "T3": BYTES, "TS": SINGLES})
 def qlinear_matmul(
     a: Array,
     a_scale: Array,
@@ -197,7 +192,8 @@ def qlinear_matmul(
     return requantized(total, scale, per_row(y_zero_point))
 
 
-@op("QLinearConv", since=10, dtypes=SCALED, claim=one_to_three_axes)
+@op("QLinearConv", domain=MICROSOFT, dtypes=QLINEAR_CONV, claim=one_to_three_axes)
+@op("QLinearConv", since=10, dtypes=QLINEAR_CONV, claim=one_to_three_axes)
 def qlinear_conv(
     x: Array,
     x_scale: Array,
@@ -209,16 +205,17 @@ def qlinear_conv(
     y_zero_point: Array,
     b: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
+    channels_last: int = 0,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **sliding: Unpack[Sliding],
 ) -> Array:
-    window = Window.of(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    x = x.transpose(channels_first(x.ndim)) if channels_last else x
+    window = Window.of(x.shape[2:], w.shape[2:], **sliding)
     weights = centred(w, per_output(w_zero_point, w))
     total = exact_convolution(centred(x, x_zero_point), weights, window, group)
     total = total if b is None else total + per_channel(b, total)
     scale = x_scale * w_scale / y_scale
-    return requantized(total, scale if scale.size == 1 else per_channel(scale, total.astype(mx.float32)), y_zero_point)
+    scale = scale if scale.size == 1 else per_channel(scale, total.astype(mx.float32))
+    y = requantized(total, scale, y_zero_point)
+    return y.transpose(to_channels_last(y.ndim)) if channels_last else y

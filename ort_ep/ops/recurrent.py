@@ -12,8 +12,8 @@ from ort_ep.ops import precision
 from ort_ep.ops.axes import reversed_along
 from ort_ep.ops.indexing import reverse_sequence
 from ort_ep.ops.precision import widened
-from ort_ep.ops.quant import BYTES, centred
-from ort_ep.registry import FLOATS, op
+from ort_ep.ops.quant import centred
+from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, op
 
 Unary = Callable[[Array], Array]
 States = tuple[Array, ...]
@@ -33,7 +33,7 @@ Direction = tuple[Unary, Cell, Plain | None]
 
 REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 RNN, GRU, LSTM = ("Tanh",), ("Sigmoid", "Tanh"), ("Sigmoid", "Tanh", "Tanh")
-TYPES = {"T": FLOATS, "T1": frozenset({"int32"})}
+TYPES = {"T": FLOATS, "T1": INT32}
 
 # name: function of (x, alpha, beta), and the defaults of as many of the two as it takes
 ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {
@@ -330,7 +330,7 @@ def quantized_products(weights: Array, scales: Array, zero_points: Array) -> Cal
 
 @op(
     "DynamicQuantizeLSTM",
-    domain="com.microsoft",
+    domain=MICROSOFT,
     dtypes={"x": frozenset({"float32"}), "w": BYTES, "r": BYTES},
 )
 def dynamic_quantize_lstm(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import product
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -14,29 +15,19 @@ from ort_ep.ops.precision import widen
 from ort_ep.registry import FLOATS, op
 
 
+class Sampling(TypedDict, total=False):
+    """RoiAlign's attributes, beside what says where the pixels lie."""
+
+    mode: str
+    output_height: int
+    output_width: int
+    sampling_ratio: int
+    spatial_scale: float
+
+
 @op("RoiAlign", since=10, host=("rois", "batch_indices"), dtypes=FLOATS)
-def roi_align_10(
-    x: Array,
-    rois: np.ndarray,
-    batch_indices: np.ndarray,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Array:
-    return roi_align(
-        x,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode="output_half_pixel",
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
+def roi_align_10(x: Array, rois: np.ndarray, batch_indices: np.ndarray, **sampling: Unpack[Sampling]) -> Array:
+    return roi_align(x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **sampling)
 
 
 @op("RoiAlign", since=16, host=("rois", "batch_indices"), dtypes=FLOATS)

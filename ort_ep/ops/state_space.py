@@ -10,10 +10,9 @@ from mlxc_py import Array
 from ort_ep.dtypes import to_mlx
 from ort_ep.graph import Node
 from ort_ep.ops import precision
-from ort_ep.ops.contrib import MICROSOFT
 from ort_ep.ops.microsoft_attention import only_plain
 from ort_ep.ops.precision import sigmoid, softplus, widen, widened
-from ort_ep.registry import SINGLES, op
+from ort_ep.registry import MICROSOFT, SINGLES, op
 
 GATED = ("gated", "gated_delta")
 DELTA = ("delta", "gated_delta")

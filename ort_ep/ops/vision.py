@@ -41,7 +41,7 @@ def deform_conv(
     strides: Sequence[int] | None = None,
 ) -> Array:
     batch, channels, *lengths = x.shape
-    window = Window.of(lengths, w.shape[2:], strides, dilations, pads, "NOTSET")
+    window = Window.of(lengths, w.shape[2:], strides=strides, dilations=dilations, pads=pads)
     taps, places = math.prod(window.kernel), math.prod(window.output)
     moved = offset.reshape([batch, offset_group, *window.kernel, 2, *window.output])
     # the regular positions [kernel, output] of each axis, shaped to broadcast over [kh, kw, oh, ow]

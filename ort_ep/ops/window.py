@@ -6,12 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Self
+from typing import Self, TypedDict
 
 import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
+
+
+class Sliding(TypedDict, total=False):
+    """The attributes by which a window slides over the spatial axes."""
+
+    auto_pad: str
+    dilations: Sequence[int] | None
+    pads: Sequence[int] | None
+    strides: Sequence[int] | None
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,12 @@ class Window:
         cls,
         spatial: Sequence[int],
         kernel: Sequence[int],
-        strides: Sequence[int] | None,
-        dilations: Sequence[int] | None,
-        pads: Sequence[int] | None,
-        auto_pad: str,
+        *,
+        auto_pad: str = "NOTSET",
         ceil_mode: int = 0,
+        dilations: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
     ) -> Self:
         rank = len(kernel)
         strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
