@@ -1,9 +1,14 @@
 // Host bytes to and from a CUDA device's own memory. MLX keeps host arrays in managed memory, whose pages move to the
 // device by faults, one by one, whenever a kernel reads what the host wrote: a copy by the driver is ten times faster.
+#include <algorithm>
+#include <cstring>
+#include <future>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <dlfcn.h>
 
@@ -35,6 +40,7 @@ struct Driver {
   int (*allocate)(Pointer*, size_t, void*) = nullptr;
   int (*release)(Pointer, void*) = nullptr;
   int (*release_managed)(Pointer) = nullptr;
+  int (*allocate_locked)(void**, size_t) = nullptr;
   int (*to_device)(Pointer, const void*, size_t, void*) = nullptr;
   int (*to_host)(void*, Pointer, size_t, void*) = nullptr;
   bool complete = false;
@@ -46,7 +52,7 @@ struct Driver {
         find(library, "cuCtxPushCurrent_v2", push_context) && find(library, "cuCtxPopCurrent_v2", pop_context) &&
         find(library, "cuStreamCreate", create_stream) && find(library, "cuStreamSynchronize", synchronize) &&
         find(library, "cuMemAllocAsync", allocate) && find(library, "cuMemFreeAsync", release) &&
-        find(library, "cuMemFree_v2", release_managed) && find(library, "cuMemcpyHtoDAsync_v2", to_device) &&
+        find(library, "cuMemFree_v2", release_managed) && find(library, "cuMemAllocHost_v2", allocate_locked) && find(library, "cuMemcpyHtoDAsync_v2", to_device) &&
         find(library, "cuMemcpyDtoHAsync_v2", to_host) && initialize(0) == 0;
   }
 
@@ -75,7 +81,6 @@ class Device {
   explicit Device(int index) : index_(index) {
     driver().check(driver().retain_context(&context_, index), "no context");
     Current here(*this);
-    constexpr unsigned kNonBlocking = 1;
     driver().check(driver().create_stream(&stream_, kNonBlocking), "no stream");
   }
 
@@ -122,13 +127,22 @@ class Device {
   }
 
   void fill(CudaBuffer* buffer, const void* from, size_t bytes) {
-    driver().check(
-        driver().to_device(reinterpret_cast<Driver::Pointer>(buffer->data), from, bytes, stream_), "copy to the device");
+    const auto to = reinterpret_cast<Driver::Pointer>(buffer->data);
+    auto part = [&](const Lane& lane, size_t first, size_t count) {
+      return upload(lane, to + first, static_cast<const char*>(from) + first, count);
+    };
+    if (in_lanes(bytes, part)) return;
+    driver().check(driver().to_device(to, from, bytes, stream_), "copy to the device");
     driver().check(driver().synchronize(stream_), "copy to the device");
   }
 
   void read(void* to, const char* from, size_t bytes) {
-    driver().check(driver().to_host(to, reinterpret_cast<Driver::Pointer>(from), bytes, stream_), "copy to the host");
+    const auto source = reinterpret_cast<Driver::Pointer>(from);
+    auto part = [&](const Lane& lane, size_t first, size_t count) {
+      return download(lane, static_cast<char*>(to) + first, source + first, count);
+    };
+    if (in_lanes(bytes, part)) return;
+    driver().check(driver().to_host(to, source, bytes, stream_), "copy to the host");
     driver().check(driver().synchronize(stream_), "copy to the host");
   }
 
@@ -142,11 +156,70 @@ class Device {
     return size;
   }
 
+  // From ordinary memory the driver copies in one thread, at half of what the bus carries: large copies are made by a
+  // few threads, each through page-locked memory of its own.
+  struct Lane {
+    void* stream = nullptr;
+    char* locked = nullptr;
+  };
+
+  static int upload(const Lane& lane, Driver::Pointer to, const char* from, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+      for (size_t i = 0; i < kChunks && done < bytes; ++i) {
+        const size_t count = std::min(kChunk, bytes - done);
+        std::memcpy(lane.locked + i * kChunk, from + done, count);
+        if (int status = driver().to_device(to + done, lane.locked + i * kChunk, count, lane.stream)) return status;
+        done += count;
+      }
+      if (int status = driver().synchronize(lane.stream)) return status;
+    }
+    return 0;
+  }
+
+  static int download(const Lane& lane, char* to, Driver::Pointer from, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+      const size_t count = std::min(kChunk * kChunks, bytes - done);
+      if (int status = driver().to_host(lane.locked, from + done, count, lane.stream)) return status;
+      if (int status = driver().synchronize(lane.stream)) return status;
+      std::memcpy(to + done, lane.locked, count);
+      done += count;
+    }
+    return 0;
+  }
+
+  // Whether `part` was called for pieces of a copy, in all lanes at once; not for a small one, or while another has them.
+  template <class Part>
+  bool in_lanes(size_t bytes, const Part& part) {
+    std::unique_lock lock(lanes_mutex_, std::try_to_lock);
+    if (bytes < kLarge || !lock) return false;
+    while (lanes_.size() < std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kLanes)) {
+      Lane lane;
+      if (driver().allocate_locked(reinterpret_cast<void**>(&lane.locked), kChunk * kChunks) != 0) return false;
+      driver().check(driver().create_stream(&lane.stream, kNonBlocking), "no stream");
+      lanes_.push_back(lane);
+    }
+    auto work = [&](size_t i) {
+      Current here(*this);
+      const size_t first = bytes * i / lanes_.size(), last = bytes * (i + 1) / lanes_.size();
+      return part(lanes_[i], first, last - first);
+    };
+    std::vector<std::future<int>> others;
+    for (size_t i = 1; i < lanes_.size(); ++i) others.push_back(std::async(std::launch::async, work, i));
+    int status = work(0);
+    for (auto& other : others) status = std::max(status, other.get());
+    driver().check(status, "copy");
+    return true;
+  }
+
   static constexpr size_t kMostKept = size_t(256) << 20;
+  static constexpr size_t kLarge = size_t(4) << 20, kLanes = 4, kChunk = size_t(512) << 10, kChunks = 4;
+  static constexpr unsigned kNonBlocking = 1;
 
   int index_;
   void* context_ = nullptr;
   void* stream_ = nullptr;
+  std::vector<Lane> lanes_;
+  std::mutex lanes_mutex_;
   std::mutex mutex_;
   std::multimap<size_t, CudaBuffer*> kept_;
   size_t kept_bytes_ = 0;

@@ -43,7 +43,7 @@ def test_mlx_still_describes_cuda_buffers_as_ours() -> None:
 
 
 @cuda
-@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (1000,), (257, 1031), (0, 4)])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (1000,), (257, 1031), (2221, 5003), (0, 4)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
 def test_bytes_arrive_and_come_back(shape: tuple[int, ...], dtype: type) -> None:
     x: np.ndarray[Any, Any] = np.ascontiguousarray(
