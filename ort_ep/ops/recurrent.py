@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypedDict, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
@@ -51,29 +52,6 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {
 }
 
 
-def activation_functions(
-    names: Sequence[str] | None,
-    default: tuple[str, ...],
-    directions: int,
-    alphas: Sequence[float] | None,
-    betas: Sequence[float] | None,
-) -> list[list[Unary]]:
-    """The functions of every direction; alpha and beta values go, in order, to those that take one."""
-    left = [list(alphas or ()), list(betas or ())]
-    functions: list[Unary] = []
-    # RNN's schema has a default for two directions, which ORT writes into nodes of one
-    for name in (names or default * directions)[: len(default) * directions]:
-        function, defaults = ACTIVATIONS[name.lower()]
-        scales = [given.pop(0) if given else value for given, value in zip(left, defaults, strict=False)]
-        functions.append(partial(_scaled, function, scales))
-    each = len(functions) // directions
-    return [functions[start : start + each] for start in range(0, len(functions), each)]
-
-
-def _scaled(function: Callable[..., Array], scales: Sequence[float], x: Array) -> Array:
-    return function(x, *scales)
-
-
 def unrolled(steps: Array, cell: Cell, states: States, lengths: Array | None) -> tuple[Array, States]:
     """[T, B, gates] -> the hidden states [T, B, H] and the last states; a sequence that has ended gives zeros."""
     outputs = []
@@ -98,18 +76,55 @@ def at_once(steps: Array, plain: Plain, states: States) -> tuple[Array, States]:
     return every[..., :width], tuple(mx.split(last, len(states), 1))
 
 
-@dataclass(frozen=True)
-class Layer:
-    """What the three kinds of layers share: directions, layout, lengths of the sequences."""
+class Attributes(TypedDict, total=False):
+    """What all kinds of layers may be given."""
 
+    activation_alpha: Sequence[float] | None
+    activation_beta: Sequence[float] | None
+    activations: Sequence[str] | None
+    clip: float | None
     direction: str
     layout: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the three kinds of layers share: activations, directions, layout, lengths of the sequences."""
+
+    default: tuple[str, ...]
     hidden: int
     lengths: Array | None
+    activation_alpha: Sequence[float] | None = None
+    activation_beta: Sequence[float] | None = None
+    activations: Sequence[str] | None = None
+    clip: float | None = None
+    direction: str = "forward"
+    layout: int = 0
 
     @property
     def directions(self) -> int:
         return len(REVERSED[self.direction])
+
+    def functions(self) -> list[list[Unary]]:
+        """The activations of every direction; alpha and beta values go, in order, to those that take one."""
+        left = [list(self.activation_alpha or ()), list(self.activation_beta or ())]
+        functions: list[Unary] = []
+        # RNN's schema has a default for two directions, which ORT writes into nodes of one
+        for name in (self.activations or self.default * self.directions)[: len(self.default) * self.directions]:
+            function, defaults = ACTIVATIONS[name.lower()]
+            scales = [given.pop(0) if given else value for given, value in zip(left, defaults, strict=False)]
+            functions.append(partial(scaled, function, scales))
+        each = len(self.default)
+        return [functions[start : start + each] for start in range(0, len(functions), each)]
+
+    def usual(self) -> bool:
+        """Whether every direction has the default activations, unclipped."""
+        names = [name.lower() for name in self.activations or self.default]
+        times = len(names) // len(self.default)
+        return self.clip is None and names == [name.lower() for name in self.default] * times
+
+    def clipped(self, x: Array) -> Array:
+        return x if self.clip is None else mx.clip(x, -self.clip, self.clip)
 
     def initial(self, x: Array, *given: Array | None) -> list[Array]:
         """The states [D, B, H] to start from; zeros where none is given."""
@@ -142,14 +157,8 @@ class Layer:
         )
 
 
-def usual(activations: Sequence[str] | None, default: tuple[str, ...], clip: float | None) -> bool:
-    """Whether every direction has the default activations, unclipped."""
-    names = [name.lower() for name in activations or default]
-    return clip is None and names == [name.lower() for name in default] * (len(names) // len(default))
-
-
-def clipped(x: Array, clip: float | None) -> Array:
-    return x if clip is None else mx.clip(x, -clip, clip)
+def scaled(function: Callable[..., Array], scales: Sequence[float], x: Array) -> Array:
+    return function(x, *scales)
 
 
 def products(weights: Array) -> Callable[[int], Unary]:
@@ -171,24 +180,19 @@ def rnn(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
     hidden_size: int | None = None,
-    layout: int = 0,
     n_outputs: int,
+    **attributes: Unpack[Attributes],
 ) -> States:
-    layer = Layer(direction, layout, r.shape[-1], sequence_lens)
-    functions = activation_functions(activations, RNN, layer.directions, activation_alpha, activation_beta)
+    layer = Layer(RNN, r.shape[-1], sequence_lens, **attributes)
+    functions = layer.functions()
 
     def build(index: int) -> Direction:
         (f,), bias = functions[index], None if b is None else mx.sum(b[index].reshape([2, -1]), 0)
         recur = products(r)(index)
 
         def cell(step: Array, states: States) -> States:
-            return (f(clipped(step + recur(states[0]), clip)),)
+            return (f(layer.clipped(step + recur(states[0]))),)
 
         return with_bias(products(w)(index), bias), cell, None
 
@@ -205,19 +209,14 @@ def gru(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
     hidden_size: int | None = None,
-    layout: int = 0,
     linear_before_reset: int = 0,
     n_outputs: int,
+    **attributes: Unpack[Attributes],
 ) -> States:
     hidden = r.shape[-1]
-    layer = Layer(direction, layout, hidden, sequence_lens)
-    functions = activation_functions(activations, GRU, layer.directions, activation_alpha, activation_beta)
+    layer = Layer(GRU, hidden, sequence_lens, **attributes)
+    functions = layer.functions()
     gates, candidate = r[:, : 2 * hidden], r[:, 2 * hidden :]
 
     def build(index: int) -> Direction:
@@ -229,13 +228,12 @@ def gru(
         recur = with_bias(products(candidate)(index), bias[5 * hidden :])
 
         def cell(step: Array, states: States) -> States:
-            update, reset = mx.split(f(clipped(step[:, : 2 * hidden] + recur_gates(states[0]), clip)), 2, -1)
+            update, reset = mx.split(f(layer.clipped(step[:, : 2 * hidden] + recur_gates(states[0]))), 2, -1)
             past = reset * recur(states[0]) if linear_before_reset else recur(reset * states[0])
-            new = g(clipped(step[:, 2 * hidden :] + past, clip))
+            new = g(layer.clipped(step[:, 2 * hidden :] + past))
             return (new + update * (states[0] - new),)
 
-        at_once = linear_before_reset and usual(activations, GRU, clip)
-        plain = Plain(r[index], bias[5 * hidden :]) if at_once else None
+        plain = Plain(r[index], bias[5 * hidden :]) if linear_before_reset and layer.usual() else None
         return with_bias(products(w)(index), steps_bias), cell, plain
 
     return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
@@ -253,35 +251,29 @@ def lstm(
     initial_c: Array | None = None,
     p: Array | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
     hidden_size: int | None = None,
     input_forget: int = 0,
-    layout: int = 0,
     n_outputs: int,
+    **attributes: Unpack[Attributes],
 ) -> States:
-    layer = Layer(direction, layout, r.shape[-1], sequence_lens)
-    functions = activation_functions(activations, LSTM, layer.directions, activation_alpha, activation_beta)
-    at_once = usual(activations, LSTM, clip) and p is None and not input_forget
-    plain = [Plain(r[index]) if at_once else None for index in range(layer.directions)]
-    build = lstm_cells(products(w), products(r), b, p, functions, clip, input_forget, plain)
+    layer = Layer(LSTM, r.shape[-1], sequence_lens, **attributes)
+    plain = [Plain(r[index]) for index in range(layer.directions)]
+    build = lstm_cells(layer, products(w), products(r), b, p, input_forget, plain)
     return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]
 
 
 def lstm_cells(
+    layer: Layer,
     project: Callable[[int], Unary],
     recur: Callable[[int], Unary],
     b: Array | None,
     p: Array | None,
-    functions: Sequence[Sequence[Unary]],
-    clip: float | None,
     input_forget: int,
-    plain: Sequence[Plain | None],
+    plain: Sequence[Plain],
 ) -> Callable[[int], Direction]:
     """LSTM cells over any product with W and R; gates are ordered input, output, forget, cell."""
+    functions = layer.functions()
+    is_plain = layer.usual() and p is None and not input_forget
 
     def build(index: int) -> Direction:
         f, g, h = functions[index]
@@ -290,17 +282,17 @@ def lstm_cells(
         product = recur(index)
 
         def gate(value: Array, peephole: Array | None, memory: Array) -> Array:
-            return f(clipped(value if peephole is None else value + peephole * memory, clip))
+            return f(layer.clipped(value if peephole is None else value + peephole * memory))
 
         def cell(step: Array, states: States) -> States:
             hidden, memory = states
             i, o, forget, c = mx.split(step + product(hidden), 4, -1)
             i = gate(i, peep_in, memory)
             forget = 1 - i if input_forget else gate(forget, peep_forget, memory)
-            memory = forget * memory + i * g(clipped(c, clip))
+            memory = forget * memory + i * g(layer.clipped(c))
             return gate(o, peep_out, memory) * h(memory), memory
 
-        return with_bias(project(index), bias), cell, plain[index]
+        return with_bias(project(index), bias), cell, plain[index] if is_plain else None
 
     return build
 
@@ -343,22 +335,16 @@ def dynamic_quantize_lstm(
     initial_c: Array | None = None,
     p: Array | None = None,
     *quantization: Array,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
     hidden_size: int | None = None,
     input_forget: int = 0,
     n_outputs: int,
+    **attributes: Unpack[Attributes],
 ) -> States:
     w_scale, w_zero_point, r_scale, r_zero_point = quantization
-    layer = Layer(direction, 0, r.shape[1], sequence_lens)
-    functions = activation_functions(activations, LSTM, layer.directions, activation_alpha, activation_beta)
+    layer = Layer(LSTM, r.shape[1], sequence_lens, **attributes)
     project = quantized_products(w, w_scale, w_zero_point)
     recur = quantized_products(r, r_scale, r_zero_point)
-    at_once = usual(activations, LSTM, clip) and p is None and not input_forget
     levels = [centred(r[index], r_zero_point[index]).astype(mx.float32) * r_scale[index] for index in range(r.shape[0])]
-    plain = [Plain(weights.T, rounded=True) if at_once else None for weights in levels]
-    build = lstm_cells(project, recur, b, p, functions, clip, input_forget, plain)
+    plain = [Plain(weights.T, rounded=True) for weights in levels]
+    build = lstm_cells(layer, project, recur, b, p, input_forget, plain)
     return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]
