@@ -268,6 +268,10 @@ def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:
         value = frame.values[read.slot]
         if value is None:
             continue
+        if not read.device and not read.host:  # only its shape is asked for
+            dtype = value.dtype if isinstance(value, np.ndarray) else value.dtype.numpy
+            known[read.slot] = (np.broadcast_to(np.zeros((), dtype), value.shape), None)
+            continue
         on_host = value if isinstance(value, np.ndarray) else None
         # a run's inputs are views of ORT's memory, which is gone when another thread traces
         copied = None if on_host is None else on_host.copy()

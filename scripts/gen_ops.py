@@ -20,7 +20,6 @@ COMMAND: Final = "PYTHONPATH=. python scripts/gen_ops.py"
 OPSETS: Final = {"ai.onnx": 28, "ai.onnx.ml": 5}
 FUNCTIONS: Final = {
     "ai.onnx": (
-        "Bernoulli",
         "BlackmanWindow",
         "CenterCropPad",
         "HammingWindow",
@@ -127,7 +126,8 @@ meet what is said here; `ort_ep.claim_report(session)` tells the reason for each
 
 - **Since**: the operator-set versions that a handler is right from. A node gets the newest that is not newer than it.
 - **Dtypes**: of every input that is not a host input, or by parameter or type variable of the schema; what is not named
-  may be of `any` dtype. Only what ONNX allows for the operator counts. `float64` is for the CPU device only.
+  may be of `any` dtype. Only what ONNX allows for the operator and ONNX Runtime holds counts: 1.32 has no tensors of
+  complex numbers or of `float6`. `float64` is for the CPU device only.
 - **Host inputs**: their values must be constants or computed from shapes, so that they are known before MLX runs.
 - **Restrictions**: what else the claim asks for. An attribute that a handler does not know must have its default.
 - **How**: *handler*: a function over MLX arrays. *fold*: computed at once in numpy where all inputs are known there.

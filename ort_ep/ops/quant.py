@@ -75,6 +75,8 @@ def quantize_linear(
         code = BY_NUMPY[y_zero_point.dtype].code
     elif y_zero_point is not None:
         code = BY_NAME[y_zero_point.dtype.name].code
+    if is_float(x):  # the division is as precise as the scale, where nothing else is said
+        x = x.astype(to_mlx(precision) if precision else y_scale.dtype)
     zero_point = None if y_zero_point is None else held(y_zero_point)
     if name_of(code) in BYTES and y_scale.size == 1:
         offset = mx.zeros([1], to_mlx(code)) if zero_point is None else zero_point

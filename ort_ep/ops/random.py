@@ -61,3 +61,10 @@ def random_uniform_like(
 @op("Multinomial", since=7, dtypes=FLOATS)
 def multinomial(x: Array, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Array:
     return mx.random.categorical(x.astype(mx.float32), num_samples=sample_size, key=new_key(seed)).astype(to_mlx(dtype))
+
+
+@op("Bernoulli", since=15, dtypes=FLOATS)
+def bernoulli(x: Array, *, dtype: int | None = None, seed: float | None = None) -> Array:
+    # not by the schema's function body, which draws a 1 with probability 1 - x
+    drawn = mx.random.uniform(0, 1, x.shape, key=new_key(seed)) < x.astype(mx.float32)
+    return drawn.astype(to_mlx(type_like(x, dtype)))

@@ -86,7 +86,7 @@ def resample(x: Array, axis: int, index: np.ndarray, weight: np.ndarray) -> Arra
         return mx.take(x, mx.array(index[:, 0]), axis)
     used = [tap for tap in range(weight.shape[1]) if weight[:, tap].any()] or [0]
     parts = [
-        mx.take(x, mx.array(index[:, tap]), axis) * mx.array(along(weight[:, tap], axis, x.ndim)).astype(x.dtype)
+        mx.take(x, mx.array(index[:, tap]), axis) * mx.array(along(weight[:, tap], axis, x.ndim), x.dtype)
         for tap in used
     ]
     return reduce(mx.add, parts)

@@ -54,7 +54,7 @@ def roi_align(
     parts = []
     for (row, tall), (column, wide) in product(vertical, horizontal):
         places = (base + row[:, :, None]) * width + column[:, None, :]
-        weight = mx.array(tall[:, :, None] * wide[:, None, :]).astype(pixels.dtype)
+        weight = mx.array(tall[:, :, None] * wide[:, None, :], pixels.dtype)
         part = mx.take(pixels, mx.array(places), 0) * weight[..., None]
         # the largest of a region counts only the samples that it has
         absent = mx.array(np.isnan(tall)[:, :, None] | np.isnan(wide)[:, None, :])[..., None]

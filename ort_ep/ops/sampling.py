@@ -91,6 +91,6 @@ def affine_grid(theta: Array, size: np.ndarray, *, align_corners: int = 0) -> Ar
     steps = [np.linspace(-end, end, length) for end, length in zip(ends, lengths, strict=True)]
     # the grid's coordinates are ordered x, y, z: the last axis first
     corners = np.stack([*np.meshgrid(*steps, indexing="ij")[::-1], np.ones(lengths)], -1)
-    base = mx.array(corners.reshape(-1, len(lengths) + 1)).astype(widen(theta).dtype)
+    base = mx.array(corners.reshape(-1, len(lengths) + 1), widen(theta).dtype)
     moved = mx.matmul(base, widen(theta).swapaxes(1, 2)).astype(theta.dtype)
     return moved.reshape([batch, *lengths, len(lengths)])

@@ -48,7 +48,7 @@ def deform_conv(
     rows = window.taps(0).T[:, None, :, None]
     columns = window.taps(1).T[None, :, None, :]
     where = [
-        (moved[:, :, :, :, axis] + mx.array(regular).astype(x.dtype)).reshape([batch, offset_group, 1, taps * places])
+        (moved[:, :, :, :, axis] + mx.array(regular, x.dtype)).reshape([batch, offset_group, 1, taps * places])
         for axis, regular in enumerate((rows, columns))
     ]
     pixels = x.reshape([batch, offset_group, channels // offset_group, math.prod(lengths)])

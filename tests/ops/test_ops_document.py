@@ -25,7 +25,6 @@ LABELS = np.zeros(2, np.int64)
 # inputs, which of them are initializers, opset, shape of the result, attributes
 Case = tuple[tuple[np.ndarray, ...], tuple[int, ...], int, tuple[int, ...], dict[str, Any]]
 FUNCTION_NODES: dict[str, Case] = {
-    "Bernoulli": ((X,), (), 15, (2, 3), {"seed": 1.0}),
     "BlackmanWindow": ((np.array(8),), (0,), 17, (8,), {}),
     "CenterCropPad": ((X, np.array([4, 2])), (1,), 18, (4, 2), {}),
     "HammingWindow": ((np.array(8),), (0,), 17, (8,), {}),
