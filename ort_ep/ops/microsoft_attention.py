@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -132,6 +132,14 @@ def projected_heads(
     return q, k, v
 
 
+class Masking(TypedDict, total=False):
+    """How scores are scaled and masked."""
+
+    mask_filter_value: float
+    scale: float | None
+    unidirectional: int
+
+
 @op(
     "Attention",
     domain=MICROSOFT,
@@ -148,49 +156,43 @@ def attention(
     past_sequence_length: Array | None = None,
     *,
     do_rotary: int = 0,
-    mask_filter_value: float = -10000.0,
     num_heads: int,
     past_present_share_buffer: int = 0,
     qkv_hidden_sizes: Sequence[int] | None = None,
     rotary_embedding_dim: int = 0,
-    scale: float | None = None,
-    unidirectional: int = 0,
     n_outputs: int,
+    **masking: Unpack[Masking],
 ) -> tuple[Array, ...]:
     projected = matmul(x, weights)
-    projected = projected if bias is None else projected + bias
-    y, k, v = side_by_side(
-        projected,
-        num_heads,
-        qkv_hidden_sizes,
-        past,
-        mask_index,
-        attention_bias,
-        mask_filter_value,
-        scale,
-        unidirectional,
-    )
-    return (y,) if n_outputs == 1 else (y, mx.stack([k, v]))
+    heads = side_by_side(projected if bias is None else projected + bias, num_heads, qkv_hidden_sizes)
+    return self_attention(heads, past, mask_index, attention_bias, n_outputs, **masking)
 
 
-def side_by_side(
-    projected: Array,
-    heads: int,
-    sizes: Sequence[int] | None,
-    past: Array | None,
-    mask: Array | None,
-    attention_bias: Array | None,
-    filter_value: float,
-    scale: float | None,
-    causal: int,
-) -> tuple[Array, Array, Array]:
-    """The output, and all keys and values, of q, k and v that lie side by side in [B, L, hidden]."""
+def side_by_side(projected: Array, heads: int, sizes: Sequence[int] | None = None) -> tuple[Array, Array, Array]:
+    """q, k and v [B, H, L, D] that lie side by side in [B, L, hidden]."""
     ends = np.cumsum(sizes or [projected.shape[-1] // 3] * 3)[:2].tolist()
     q, k, v = (split_heads(part, heads) for part in mx.split(projected, ends, -1))
+    return q, k, v
+
+
+def self_attention(
+    heads: tuple[Array, Array, Array],
+    past: Array | None,
+    mask: Array | None,
+    bias: Array | None,
+    n_outputs: int,
+    *,
+    mask_filter_value: float = -10000.0,
+    scale: float | None = None,
+    unidirectional: int = 0,
+) -> tuple[Array, ...]:
+    """The output and, where it is asked for, all keys and values stacked."""
+    q, k, v = heads
     if past is not None:
         k, v = mx.concatenate([past[0], k], 2), mx.concatenate([past[1], v], 2)
-    total = masked_bias(mask, attention_bias, q, k.shape[2], causal, filter_value)
-    return merge_heads(attend(q, k, v, scale, total)[0]), k, v
+    total = masked_bias(mask, bias, q, k.shape[2], unidirectional, mask_filter_value)
+    y = merge_heads(attend(q, k, v, scale, total)[0])
+    return (y,) if n_outputs == 1 else (y, mx.stack([k, v]))
 
 
 @op(
@@ -275,9 +277,7 @@ def packed_attention(
     qkv_hidden_sizes: Sequence[int] | None = None,
     scale: float | None = None,
 ) -> Array:
-    projected = (matmul(x, weights) + bias)[None]
-    ends = np.cumsum(qkv_hidden_sizes or [projected.shape[-1] // 3] * 3)[:2].tolist()
-    q, k, v = (split_heads(part, num_heads) for part in mx.split(projected, ends, -1))
+    q, k, v = side_by_side((matmul(x, weights) + bias)[None], num_heads, qkv_hidden_sizes)
     return packed(q, k, v, cumulative_sequence_length, attention_bias, scale)
 
 

@@ -15,7 +15,7 @@ from ort_ep.ops.axes import axes_of, axis_of, channels_first, channels_last
 from ort_ep.ops.contrib import FusedConvolution, Products, activated, fused_conv, fused_matmul
 from ort_ep.ops.conv import conv_transpose, one_to_three_axes
 from ort_ep.ops.matmul import exact_product, matmul
-from ort_ep.ops.microsoft_attention import only_plain, side_by_side
+from ort_ep.ops.microsoft_attention import Masking, only_plain, self_attention, side_by_side
 from ort_ep.ops.pool import Pooling, pooled
 from ort_ep.ops.precision import widen, widened
 from ort_ep.ops.quant import STORED, centred, dequantize_linear, quantize_linear, requantized
@@ -113,17 +113,14 @@ def quantized_attention(
     past: Array | None = None,
     *,
     do_rotary: int = 0,
-    mask_filter_value: float = -10000.0,
     num_heads: int,
     past_present_share_buffer: int = 0,
-    scale: float | None = None,
-    unidirectional: int = 0,
     n_outputs: int,
+    **masking: Unpack[Masking],
 ) -> tuple[Array, ...]:
     total = exact_product(centred(x, input_zero_point), centred(weight, weight_zero_point))
     projected = total.astype(mx.float32) * (input_scale * weight_scale) + bias
-    y, k, v = side_by_side(projected, num_heads, None, past, mask_index, None, mask_filter_value, scale, unidirectional)
-    return (y,) if n_outputs == 1 else (y, mx.stack([k, v]))
+    return self_attention(side_by_side(projected, num_heads), past, mask_index, None, n_outputs, **masking)
 
 
 @op("QLinearSoftmax", domain=MICROSOFT, dtypes={"x": BYTES})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -103,6 +103,20 @@ class Forest:
         return total / len(self.roots) if aggregate == "AVERAGE" else total
 
 
+class Nodes(TypedDict, total=False):
+    """The attributes of versions 1 to 4 that list the nodes of all trees, besides their values."""
+
+    nodes_falsenodeids: Sequence[int]
+    nodes_featureids: Sequence[int]
+    nodes_hitrates: Sequence[float]
+    nodes_hitrates_as_tensor: Host
+    nodes_missing_value_tracks_true: Sequence[int]
+    nodes_modes: Sequence[str]
+    nodes_nodeids: Sequence[int]
+    nodes_treeids: Sequence[int]
+    nodes_truenodeids: Sequence[int]
+
+
 def numbered(ids: Sequence[int], trees: Sequence[int]) -> dict[tuple[int, int], int]:
     return {key: index for index, key in enumerate(zip(trees, ids, strict=True))}
 
@@ -111,15 +125,15 @@ def either(plain: Sequence[float], tensor: Host | None) -> Host:
     return np.asarray(plain, np.float32) if tensor is None else tensor
 
 
-def forest_of(nodes: Mapping[str, Any], splits: Host, targets: int, scored: tuple[Any, Any, Any, Host]) -> Forest:
+def forest_of(nodes: Nodes, splits: Host, targets: int, scored: tuple[Any, Any, Any, Host]) -> Forest:
     """Of the attributes that versions 1 to 4 have: nodes named by tree and id, scores by target, tree and node."""
     index = numbered(nodes["nodes_nodeids"], nodes["nodes_treeids"])
     trees, count = nodes["nodes_treeids"], len(index)
     mode = np.array([MODE_NAMES.index(name) for name in nodes["nodes_modes"]])
     places = np.arange(count)
 
-    def branches(name: str) -> Host:
-        named = zip(trees, nodes[name], strict=True)
+    def branches(ids: Sequence[int]) -> Host:
+        named = zip(trees, ids, strict=True)
         return np.array([index.get(key, 0) if mode[i] != LEAF else i for i, key in enumerate(named)])
 
     scores = np.full([count, targets], np.nan)
@@ -127,10 +141,10 @@ def forest_of(nodes: Mapping[str, Any], splits: Host, targets: int, scored: tupl
         place = (index[tree, node], target)
         scores[place] = weight if np.isnan(scores[place]) else scores[place] + weight
     # the first node of a tree that no branch leads to
-    yes, no = branches("nodes_truenodeids"), branches("nodes_falsenodeids")
+    yes, no = branches(nodes["nodes_truenodeids"]), branches(nodes["nodes_falsenodeids"])
     inner = mode != LEAF
     below = np.union1d(yes[inner], no[inner])
-    missing = np.array(nodes["nodes_missing_value_tracks_true"] or [0] * count)
+    missing = np.array(nodes.get("nodes_missing_value_tracks_true") or [0] * count)
     return Forest(
         feature=np.where(inner, nodes["nodes_featureids"], 0),
         split=splits,
@@ -172,10 +186,8 @@ def tree_ensemble_regressor(
     target_treeids: Sequence[int],
     target_weights: Sequence[float] = (),
     target_weights_as_tensor: Host | None = None,
-    nodes_missing_value_tracks_true: Sequence[int] = (),
-    **nodes: Any,
+    **nodes: Unpack[Nodes],
 ) -> Array:
-    nodes["nodes_missing_value_tracks_true"] = nodes_missing_value_tracks_true
     weights = either(target_weights, target_weights_as_tensor)
     scored = (target_ids, target_treeids, target_nodeids, weights)
     forest = forest_of(nodes, either(nodes_values, nodes_values_as_tensor), n_targets, scored)
@@ -208,10 +220,8 @@ def tree_ensemble_classifier(
     post_transform: str = "NONE",
     nodes_values: Sequence[float] = (),
     nodes_values_as_tensor: Host | None = None,
-    nodes_missing_value_tracks_true: Sequence[int] = (),
-    **nodes: Any,
+    **nodes: Unpack[Nodes],
 ) -> tuple[Array, Array]:
-    nodes["nodes_missing_value_tracks_true"] = nodes_missing_value_tracks_true
     weights = either(class_weights, class_weights_as_tensor)
     classes = len(classlabels_int64s)
     scored = (class_ids, class_treeids, class_nodeids, weights)
