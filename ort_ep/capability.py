@@ -174,6 +174,8 @@ def _attribute_reason(node: Node, handler: Handler) -> str | None:
         return f"attribute {min(unreadable)} can't be read"
     if not handler.any_attribute:
         for name in node.attributes.keys() - handler.attributes:
+            if name in handler.parameters:
+                return f"attribute {name}: the handler takes it as an input; it must be keyword-only, behind a *"
             if not _is_default(node, name):
                 return f"attribute {name}={node.attributes[name]!r} is not supported"
     missing = handler.required_attributes - node.attributes.keys() - node.bodies.keys()

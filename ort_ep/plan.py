@@ -230,8 +230,11 @@ def call(step: Step, arguments: Sequence[Slot], run: BodyRunner = trace) -> Sequ
             f"{step.node.title} failed on ({', '.join(map(_describe, arguments))}): {type(error).__name__}: {error}"
         ) from error
     results: Sequence[Slot] = result if isinstance(result, tuple) else (result,)  # a list is one output, a sequence
-    if len(results) < len(step.outs):
-        raise OperatorError(f"{step.node.title}: the handler returned {len(results)} of {len(step.outs)} outputs")
+    if len(results) != len(step.outs):
+        raise OperatorError(
+            f"{step.node.title}: the handler returned {len(results)} results and the node has {len(step.outs)} outputs "
+            "(a keyword-only parameter `n_outputs` tells how many)"
+        )
     return results
 
 

@@ -21,7 +21,7 @@ def compress(x: Host, condition: Host, *, axis: int | None = None) -> Host:
 
 
 @op("Unique", since=11, dtypes=ANY, host_step=True)
-def unique(x: Host, *, axis: int | None = None, sorted: int = 1) -> tuple[Host, Host, Host, Host]:
+def unique(x: Host, *, axis: int | None = None, sorted: int = 1, n_outputs: int) -> tuple[Host, ...]:
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis, equal_nan=False)
     if not sorted:
         # by first appearance; `rank` says where each sorted value has gone
@@ -29,7 +29,7 @@ def unique(x: Host, *, axis: int | None = None, sorted: int = 1) -> tuple[Host, 
         rank = np.argsort(order)
         values, first, counts = np.take(values, order, axis or 0), first[order], counts[order]
         inverse = rank[inverse]
-    return values, first, inverse.reshape(-1), counts
+    return (values, first, inverse.reshape(-1), counts)[:n_outputs]
 
 
 @op("NonMaxSuppression", since=10, host_step=True, dtypes={"boxes": FLOATS, "scores": FLOATS})

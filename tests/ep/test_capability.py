@@ -109,6 +109,9 @@ def test_attributes_the_handler_does_not_know(toy: Registry) -> None:
     assert reasons(one_node("Softmax", x, axis=0), toy) == ["attribute axis=0 is not supported"]
     assert reasons(one_node("LRN", x, size=3, bias=1.0), toy) == [""]
     assert reasons(one_node("LRN", x, size=3, bias=2.0), toy) == ["attribute bias=2.0 is not supported"]
+    toy.op("Scale", domain="my")(lambda x, factor=1.0: x)
+    told = "attribute factor: the handler takes it as an input; it must be keyword-only, behind a *"
+    assert reasons(one_node("Scale", x, "my", factor=2.0), toy) == [told]
     assert reasons(one_node("LRN", x), toy) == ["attribute size is missing"]
     toy.op("Free", domain="my")(lambda x, **attributes: x)
     assert reasons(one_node("Free", x, "my", anything=3), toy) == [""]

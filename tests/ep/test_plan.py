@@ -248,12 +248,13 @@ def test_failing_handlers_name_node_operator_inputs_and_keep_the_cause(
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_too_few_results_are_an_error(toy: Registry, planned: Planned) -> None:
-    toy.op("Pair", domain="my")(lambda x: (x,))
+@pytest.mark.parametrize("count", [1, 3])
+def test_too_few_and_too_many_results_are_an_error(toy: Registry, planned: Planned, count: int) -> None:
+    toy.op("Pair", domain="my")(lambda x: (x,) * count)
     source = onnx.parser.parse_model(f"{HEAD} g (float[N] x) => (float[N] y, float[N] z) {{ y, z = my.Pair(x) }}")
     source.graph.value_info.extend(source.graph.output)
     built = planned(source, toy)
-    with pytest.raises(OperatorError, match="returned 1 of 2 outputs"):
+    with pytest.raises(OperatorError, match=f"returned {count} results and the node has 2 outputs"):
         built.frame([mx.zeros((2,))]).execute(built.segments[0])
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pytest
@@ -80,6 +81,50 @@ def test_signature_tells_inputs_attributes_and_injected_parameters() -> None:
     assert handler.injected == {"n_outputs", "node"}
     assert [handler.wants_host(index) for index in range(5)] == [False, True, False, True, True]
     assert handler.dtypes == SINGLES
+
+
+class Sizes(TypedDict, total=False):
+    height: int
+    width: int
+
+
+class NamedSizes(Sizes):
+    name: str
+
+
+def test_keys_of_typed_keywords_are_attributes() -> None:
+    registry = Registry()
+
+    @registry.op("Thing", domain="my")
+    def thing(x: Any, *, axis: int = 0, n_outputs: int, **sizes: Unpack[NamedSizes]) -> Any:
+        return x
+
+    @registry.op("Other", domain="my")
+    def other(x: Any, **attributes: Any) -> Any:
+        return x
+
+    other_handler, handler = registry.handlers()
+    assert (handler.attributes, handler.required_attributes) == ({"axis", "height", "width", "name"}, {"name"})
+    assert (handler.any_attribute, other_handler.any_attribute) == (False, True)
+
+
+def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: function(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (_bare(abs), r"Thing: \(\*args, \*\*kwargs\) tells neither inputs nor attributes; .* needs functools.wraps"),
+        (lambda x, n_outputs: x, "Thing: n_outputs is no input of a node: make it keyword-only, behind a "),
+        (lambda *node: node, "Thing: node is no input of a node"),
+        (3, "Thing: the handler must be a function with a signature, not 3"),
+        (dict.update, "Thing: the handler must be a function with a signature, not <method 'update'"),
+    ],
+)
+def test_handler_that_cannot_be_bound_is_refused(function: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        Registry().op("Thing")(function)
 
 
 @pytest.mark.parametrize("host", ["shape", ("nothing",)])
