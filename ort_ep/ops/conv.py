@@ -47,6 +47,8 @@ def conv(
 
 def convolve(x: Array, w: Array, b: Array | None, window: Window, group: int) -> Array:
     """[N, C, ...] with weights [O, C / group, ...]."""
+    if group == 1 and window.is_point and not on_cpu():
+        return pointwise(x, w, b)
     kernel = w.transpose(channels_last(w.ndim))
     if cpu_primitives.convolves(x, kernel, group):
         data, bias = x.transpose(channels_last(x.ndim)), None if b is None else b.astype(x.dtype)
@@ -65,6 +67,13 @@ def convolve(x: Array, w: Array, b: Array | None, window: Window, group: int) ->
         padding=(window.before, window.after),
         kernel_dilation=window.dilations,
     )
+
+
+def pointwise(x: Array, w: Array, b: Array | None) -> Array:
+    """A kernel of one element is a product of rows: on a GPU one launch, bias included, and cheaper to schedule."""
+    rows, matrix = x.transpose(channels_last(x.ndim)), w.reshape([w.shape[0], -1]).T
+    y = mx.matmul(rows, matrix) if b is None else mx.addmm(b.astype(x.dtype), rows, matrix)
+    return y.transpose(channels_first(y.ndim))
 
 
 def tap_by_tap(x: Array, w: Array, window: Window) -> Array:
@@ -103,7 +112,7 @@ def stretched(x: Array, strides: Sequence[int]) -> Array:
         if stride > 1:
             x = mx.expand_dims(x, 2 + axis)
             x = mx.pad(x, [(0, stride - 1 if i == 2 + axis else 0) for i in range(x.ndim)])
-            x = x.reshape([*x.shape[: 1 + axis], -1, *x.shape[3 + axis :]])
+            x = x.reshape([*x.shape[: 1 + axis], x.shape[1 + axis] * stride, *x.shape[3 + axis :]])
     return x
 
 

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from mlxc_py import cpu_primitives
+from ort_ep.ops import conv
+
 Check = Callable[..., None]
 Draw = Callable[..., Any]
 
@@ -47,6 +50,23 @@ def test_conv_transpose(check: Check, data: st.DataObject, rank: int, group: int
     how["pads"] = [min(pad, 1) for pad in how["pads"]]
     how["output_padding"] = [data.draw(st.integers(0, stride - 1)) for stride in how["strides"]]
     check("ConvTranspose", x, w, b, group=group, rtol=1e-4, **how)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_forms_that_a_gpu_gets(
+    check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch, rank: int, bias: bool
+) -> None:
+    monkeypatch.setattr(conv, "on_cpu", lambda: False)
+    monkeypatch.setattr(cpu_primitives, "serves", lambda *_: False)
+    point, wide = draw(np.float32, 5, 4, *[1] * rank), draw(np.float32, 5, 4, *[3] * rank)
+    for batch in (1, 3, 0):
+        x, b = draw(np.float32, batch, 4, *[6] * rank), draw(np.float32, 5) if bias else None
+        check("Conv", x, point, b, rtol=1e-4)
+        check("Conv", x, point, b, rtol=1e-4, strides=[2] * rank)
+        check("Conv", x, point, b, rtol=1e-4, pads=[1] * (2 * rank))
+        check("Conv", x, wide, b, rtol=1e-4)
+        check("ConvTranspose", x, wide.swapaxes(0, 1), b, rtol=1e-4, strides=[2] * rank, output_padding=[1] * rank)
 
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
