@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from ort_ep.ops import norm
+
 Check = Callable[..., None]
 Draw = Callable[..., Any]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
@@ -85,6 +87,23 @@ def test_layer(check: Check, draw: Draw, dtype: Any, axis: int) -> None:
         expect=(standard(wide, axes) * scale.astype(np.float64)).astype(dtype),
         axis=axis,
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("shape", [(2, 3, 8), (8,), (0, 8)])
+def test_the_kernels_that_a_gpu_gets(
+    check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch, dtype: Any, shape: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(norm, "on_cpu", lambda: False)
+    x, scale, b = draw(dtype, *shape), draw(dtype, 8), draw(dtype, 8)
+    wide, gain = x.astype(np.float64), scale.astype(np.float64)
+    layer = standard(wide, (-1,)) * gain + b.astype(np.float64)
+    root = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * gain
+    check("LayerNormalization", x, scale, b, expect=layer.astype(dtype))
+    check("RMSNormalization", x, scale, expect=root.astype(dtype), opset=23)
+    check("SimplifiedLayerNormalization", x, scale, expect=root.astype(dtype))
+    # one gain for all: no kernel takes that
+    check("RMSNormalization", x, scale[:1], expect=(root / gain * gain[:1]).astype(dtype), opset=23)
 
 
 def test_layer_statistics(check: Check, draw: Draw) -> None:
