@@ -9,13 +9,11 @@ in forked children, a chunk each: one that kills its process is a failure of tha
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import importlib
 import json
 import os
 import re
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,13 +22,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import output
 from onnx import numpy_helper
 
-ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 CHUNK = 100
 RTOL, ATOL = 1e-3, 1e-5
 NARROW = {"bfloat16": 1e-2, "float16": 2e-3}
+SIDES = {"CPU passes": "cpu", "we pass": "mine"}
 OUTCOMES = ("on MLX", "with CPU help", "CPU alone", "expected failure", "fail")
 
 # Cases that fail, as regular expressions of whole names, and why. One that passes all the same is reported.
@@ -207,7 +206,6 @@ def child(cases: Sequence[tuple[str, Any]], out: int) -> None:
     """Run cases and write a line per event; never returns."""
     with os.fdopen(out, "w", buffering=1) as stream:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        sys.path.insert(0, str(ROOT))
         ort, ort_ep = importlib.import_module("onnxruntime"), importlib.import_module("ort_ep")
         for kind, case in cases:
             print(json.dumps({"started": case.name}), file=stream)
@@ -262,27 +260,27 @@ def regressions(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["mine"] and not row["cpu"]]
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [f"{'':18} {'cases':>6} {'CPU passes':>11} {'we pass':>8} " + " ".join(f"{name:>16}" for name in OUTCOMES)]
+def counted(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A line for each kind of case, and one for all."""
     for kind in (*KINDS, "all"):
         chosen = [row for row in rows if kind in (row["kind"], "all")]
         if chosen:
+            passes = {name: sum(not row[side] for row in chosen) for name, side in SIDES.items()}
             counts = Counter(map(outcome, chosen))
-            cpu, mine = (sum(not row[side] for row in chosen) for side in ("cpu", "mine"))
-            numbers = " ".join(f"{counts[name]:16}" for name in OUTCOMES)
-            lines.append(f"{kind:18} {len(chosen):6} {cpu:11} {mine:8} {numbers}")
+            yield {"kind": kind, "cases": len(chosen), **passes, **{name: counts[name] for name in OUTCOMES}}
+
+
+def goals(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     node = [row for row in rows if row["kind"] == "node"]
     if node:
         share = sum(outcome(row) == "on MLX" for row in node) / len(node)
-        lines.append(f"node cases that pass with every node on MLX: {share:.1%} (goal 85 %)")
-    lines.append(f"passed by the CPU provider and failed here: {len(regressions(rows))} (goal 0)")
-    return "\n".join(lines)
+        yield f"node cases that pass with every node on MLX: {share:.1%} (goal 85 %)"
+    yield f"passed by the CPU provider and failed here: {len(regressions(rows))} (goal 0)"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("--match", default="", help="a regular expression that names must contain")
-    parser.add_argument("--json", type=Path, help="write the records here")
     parser.add_argument("--declined", action="store_true", help="count the reasons for nodes on the CPU")
     arguments = parser.parse_args()
     cases = [item for item in load_cases() if re.search(arguments.match, item[1].name)]
@@ -293,12 +291,14 @@ def main() -> None:
             print(f"{'REGRESSION' if not row['cpu'] else 'fail':10} {row['name']}: {row['mine']}", flush=True)
         if not row["mine"] and reason(row["name"], EXPECTED):
             print(f"passes, though expected to fail: {row['name']}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
     if arguments.declined:
         for text, count in Counter(text for row in rows for text in row["declined"]).most_common():
             print(f"{count:5} {text}")
-    print(table(rows))
+    table = list(counted(rows))
+    print(output.table(table, list(table[0])), *goals(rows), sep="\n")
+    output.save(arguments, rows)
+    if arguments.plot:
+        output.draw(arguments.plot, table, OUTCOMES, ["kind"], "cases")
 
 
 if __name__ == "__main__":

@@ -10,16 +10,13 @@ import argparse
 import ctypes
 import importlib
 import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import timeit
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+import output
+
 SWITCH = "MLXC_PY_NO_NATIVE"
 # Run with mx the package, a, b scalars, m of shape (2, 3, 4), p, q matrices, all evaluated; host a numpy array.
 OPERATIONS = {
@@ -112,54 +109,49 @@ def measure(rounds: int) -> dict[str, list[float]]:
     return result
 
 
-def in_a_process(rounds: int, native: bool) -> dict[str, list[float]]:
-    """`measure` in an interpreter of its own."""
-    environ = {**os.environ, SWITCH: "0" if native else "1"}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, __file__, "--one", "--rounds", str(rounds)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the measuring process failed:\n{done.stderr}")
-    found: dict[str, list[float]] = json.loads(done.stdout)
-    return found
+Timings = dict[str, list[float]]
 
 
-def table(native: dict[str, list[float]], plain: dict[str, list[float]]) -> str:
-    """The results as text."""
-    lines = [f"{'operation, ns':24}{'mlx.core':>10}{'mlxc_py':>10}{'ratio':>8}{'ctypes only':>14}{'ratio':>8}"]
+def rows_of(native: Timings, plain: Timings) -> Iterator[dict[str, Any]]:
     for name in OPERATIONS:
         (core, ours, ratio), (_, slow, slow_ratio) = native[name], plain[name]
-        lines.append(f"{name:24}{core:10.0f}{ours:10.0f}{ratio:8.2f}{slow:14.0f}{slow_ratio:8.2f}")
-    lines += ["", "What an operation is made of, ns:"]
-    lines += [f"  {name:40}{native[name][0]:8.0f}" for name in FLOORS]
-    bare, fast = native["ctypes mlx_add and mlx_array_free"][0], native["fast call of mlx_add, result released"][0]
+        yield {
+            "operation, ns": name,
+            "mlx.core": core,
+            "mlxc_py": ours,
+            "ratio": ratio,
+            "ctypes only": slow,
+            "its ratio": slow_ratio,
+        }
+
+
+def made_of(native: Timings) -> Iterator[str]:
+    """What an operation is made of, as text."""
+    yield "What an operation is made of, ns:"
+    for name in FLOORS:
+        yield f"  {name:40}{native[name][0]:8.0f}"
     core = native["a + b"][0]
-    lines.append(
-        f"""
-The floor of ctypes is its two calls: {bare / core:.2f}x of mlx.core's whole `a + b`, before any Python of ours.
-The native entry points (mlxc_py/_sys/fastcall.py) need {fast / core:.2f}x; the operator's Python function comes on top.
-Below that are MLX's own work and one allocation for the C handle, which mlx.core keeps inside its Python object."""
-    )
-    return "\n".join(lines)
+    bare, fast = (native[name][0] / core for name in list(FLOORS)[1:])
+    yield f"The floor of ctypes is its two calls: {bare:.2f}x of mlx.core's whole `a + b`, before any Python of ours."
+    yield f"The native entry points (mlxc_py/_sys/fastcall.py) need {fast:.2f}x; the operator's function comes on top."
+    yield "Below that are MLX's work and one allocation for the C handle, which mlx.core keeps in its Python object."
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument(
         "--rounds", type=int, default=25, help="interleaved rounds of about 2 ms per operation and side"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--one", action="store_true", help="measure this process only and print JSON")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.rounds)))
         return
-    native, plain = in_a_process(args.rounds, native=True), in_a_process(args.rounds, native=False)
-    if args.json:
-        print(json.dumps({"python": platform.python_version(), "native": native, "ctypes_only": plain}))
-    else:
-        print(f"Python {platform.python_version()}, {platform.machine()}, medians of {args.rounds} rounds\n")
-        print(table(native, plain))
+    native, plain = (
+        output.in_a_process(["--one", "--rounds", str(args.rounds)], {SWITCH: switch}) for switch in ("0", "1")
+    )
+    bars = ("mlx.core", "mlxc_py", "ctypes only")
+    output.show(args, list(rows_of(native, plain)), notes=list(made_of(native)), bars=bars, unit="ns")
 
 
 if __name__ == "__main__":

@@ -6,17 +6,13 @@ replays. Then as many runs of one shape. The eager engine beside it rebuilds the
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import numpy as np
+import output
 import timing
 from onnx import helper, numpy_helper
 
@@ -77,13 +73,13 @@ def measure(engine: str, shapes: int, kept: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("--shapes", type=int, default=1000)
     parser.add_argument("--kept", type=int, default=64, help="the provider's option compile_cache")
     parser.add_argument("--engines", nargs="+", default=["tape", "eager"], help="tape, compile, eager")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    timing.table([measure(engine, args.shapes, args.kept) for engine in args.engines], args.json)
+    rows = [measure(engine, args.shapes, args.kept) for engine in args.engines]
+    output.show(args, rows, bars=("new shape, ms", "again, ms", "one shape, ms"))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ thread too. `--isa` chooses a lesser instruction set.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import output
 
 import mlxc_py as mx
 from mlxc_py import cpu_primitives as cpu
@@ -164,18 +163,16 @@ def measure(row: Row, rounds: int) -> dict[str, Any]:
             call()
             if turn:
                 samples[name].append((time.perf_counter() - start) * 1e3)
-    found: dict[str, Any] = {name: statistics.median(values) for name, values in samples.items()}
-    if row.products:
-        found["gflops"] = 2 * row.products / found["ours"] / 1e6
-    return {"name": row.name, **found, "gain": found["mlx"] / found["ours"]}
+    found = {name: statistics.median(values) for name, values in samples.items()}
+    rate = 2 * row.products / found["ours"] / 1e6 if row.products else None
+    return {"ms": row.name, **found, "GFLOP/s": rate, "mlx / ours": found["mlx"] / found["ours"]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("--size", type=int, default=1 << 20, help="elements of the elementwise rows")
     parser.add_argument("--rounds", type=int, default=15, help="calls of each side, in turns, after one untimed")
     parser.add_argument("--isa", choices=("avx512", "avx2", "baseline"), help="instead of the best")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args()
     if cpu.isa() is None:
         raise SystemExit("an official libmlxc has no CPU primitives: unset MLXC_PY_LIBRARY")
@@ -185,15 +182,9 @@ def main() -> None:
     with mx.stream(mx.cpu):
         made = (*elementwise(size, mx.float32), *elementwise(size, mx.float16), *windows())
         results = [measure(row, args.rounds) for row in made]
-    if args.json:
-        print(json.dumps({"isa": cpu.isa(), "size": size, "rows": results}))
-        return
-    print(f"{cpu.isa()}, {size} elements in elementwise rows, milliseconds\n")
-    print(f"{'':42}{'ours':>9}{'MLX':>9}{'numpy':>9}{'floor':>9}{'MLX/ours':>10}")
-    for row in results:
-        floor = f"{row['floor']:9.3f}" if "floor" in row else f"{row['gflops']:5.0f} GF/s"[-9:].rjust(9)
-        numpy = f"{row['numpy']:9.3f}" if "numpy" in row else " " * 9
-        print(f"{row['name']:42}{row['ours']:9.3f}{row['mlx']:9.3f}{numpy}{floor}{row['gain']:10.1f}")
+    notes = [f"{cpu.isa()}, {size} elements in elementwise rows, milliseconds"]
+    columns = ("ms", "ours", "mlx", "numpy", "floor", "GFLOP/s", "mlx / ours")
+    output.show(args, results, columns, notes=notes, bars=("ours", "mlx", "numpy", "floor"))
 
 
 if __name__ == "__main__":

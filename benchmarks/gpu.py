@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import os
 import platform
 import statistics
@@ -21,13 +20,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+import output
 
 COLUMNS = {
     "EP numpy": "ep",
@@ -175,7 +171,7 @@ def rows_of(model: Any, batches: Sequence[int], options: argparse.Namespace) -> 
     return rows
 
 
-def machine(options: argparse.Namespace) -> dict[str, Any]:
+def device_of(options: argparse.Namespace) -> dict[str, Any]:
     """What a figure needs beside it to mean something."""
     ort, mx, tf32 = (importlib.import_module(name) for name in ("onnxruntime", "mlxc_py", "mlxc_py.tf32"))
     device = options.device if options.device != "auto" else "gpu" if mx.default_device().type == mx.gpu else "cpu"
@@ -184,29 +180,23 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "device": device,
         "device_name": str(details.get("device_name", "")),
-        "cores": os.cpu_count(),
         "tf32": tf32.enabled() if device == "gpu" else False,
-        "onnxruntime": ort.__version__,
         "providers": ort.get_available_providers(),
-        "mlx": importlib.import_module("importlib.metadata").version("mlx"),
         "torch": None if torch is None else torch.__version__,
         "runs": options.runs,
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def text(rows: Sequence[dict[str, Any]]) -> str:
     """Milliseconds above, ratios below; a side that is not there is a dash."""
-    lines = []
-    for heads, cell in (
-        (list(COLUMNS), lambda row, head: f"{row[COLUMNS[head]]:.2f}" if COLUMNS[head] in row else "-"),
-        (list(RATIOS), lambda row, head: f"{row['ratios'][head]:.2f}x" if head in row["ratios"] else "-"),
-    ):
-        width = max(len(row["model"]) for row in rows)
-        lines.append(f"{'model':{width}}  batch  " + "  ".join(heads))
-        for row in rows:
-            cells = "  ".join(f"{cell(row, head):>{len(head)}}" for head in heads)
-            lines.append(f"{row['model']:{width}}  {row['batch']:5}  {cells}")
-        lines.append("")
+    times = [{**row, **{head: row.get(name) for head, name in COLUMNS.items()}} for row in rows]
+    ratios = [{**row, **row["ratios"]} for row in rows]
+    lines = [
+        output.table(times, ["model", "batch", *COLUMNS]),
+        "",
+        output.table(ratios, ["model", "batch", *RATIOS]),
+        "",
+    ]
     lines += [
         f"{row['model']}, batch {row['batch']}: {row['on_mlx']:.0%} of the nodes on MLX in {row['subgraphs']}"
         f" subgraph(s), created in {row['created']:.0f} ms, first run {row['first']:.0f} ms,"
@@ -220,7 +210,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument(
         "--models", nargs="+", choices=["resnet50", "encoder", "mlp"], default=["resnet50", "encoder", "mlp"]
     )
@@ -232,7 +222,6 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12, help="of the encoder")
     parser.add_argument("--hidden", type=int, default=768, help="of the encoder, 64 per head")
     parser.add_argument("--width", type=int, default=2048, help="of the MLP")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ["MLX_ENABLE_TF32"] = str(int(options.tf32 == "on"))
     mx = importlib.import_module("mlx.core")
@@ -246,14 +235,15 @@ def main() -> None:
         "encoder": lambda: models.encoder(options.layers, options.hidden, max(1, options.hidden // 64)),
         "mlp": lambda: models.mlp(options.width),
     }
-    here = machine(options)
-    print(json.dumps(here), flush=True)
+    here = device_of(options)
+    print(*(f"{name} {value}" for name, value in here.items()), sep=", ", flush=True)
     rows: list[dict[str, Any]] = []
     for name in options.models:
         rows += rows_of(makers[name](), options.batches, options)
-        if options.json:  # after every model: what was measured stays where a later one fails
-            options.json.write_text(json.dumps({"machine": here, "rows": rows}, indent=1))
-    print(table(rows))
+        output.save(options, rows, device=here)  # after every model: it stays where a later one fails
+    print(text(rows))
+    if options.plot:
+        output.draw(options.plot, rows, list(COLUMNS.values()), ("model", "batch"), "ms")
 
 
 if __name__ == "__main__":

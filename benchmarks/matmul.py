@@ -12,14 +12,12 @@ import importlib
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+import output
+
 DTYPES = ("float32", "float64", "complex64")
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MLXC_PY_BLAS_THREADS": "1"}
 ROWS: dict[str, dict[str, str | None]] = {
@@ -58,41 +56,26 @@ def measure(size: int, dtype: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def in_a_process(row: str, size: int, dtype: str, rounds: int) -> dict[str, Any]:
-    """`measure` in an interpreter of its own, with the row's environment."""
-    environ: dict[str, str | None] = {**os.environ, **ROWS[row]}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, __file__, "--one", "--size", str(size), "--dtype", dtype, "--rounds", str(rounds)]
-    kept = {name: value for name, value in environ.items() if value is not None}
-    done = subprocess.run(command, env=kept, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the measuring process failed:\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("--size", type=int, default=1024, help="rows and columns of both matrices")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=15, help="products per side, in turns, after one untimed")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--one", action="store_true", help="measure this process only and print JSON")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.size, args.dtype, args.rounds)))
         return
-    results = {row: in_a_process(row, args.size, args.dtype, args.rounds) for row in ROWS}
-    if args.json:
-        print(json.dumps({"size": args.size, "dtype": args.dtype, "rows": results}))
-        return
+    arguments = ["--one", "--size", str(args.size), "--dtype", args.dtype, "--rounds", str(args.rounds)]
+    results = {row: output.in_a_process(arguments, environ) for row, environ in ROWS.items()}
+    rows = [{"MLX, ms": row, **found, "ratio": found["mlx"] / found["numpy"]} for row, found in results.items()]
     core = os.environ.get("OPENBLAS_CORETYPE", "as detected")
-    print(f"{args.size}x{args.size} {args.dtype}, {os.cpu_count()} cores, OpenBLAS kernels: {core}\n")
-    print(f"{'MLX, ms':36}{'numpy':>9}{'MLX':>9}{'ratio':>8}")
-    for row, found in results.items():
-        print(f"{row:36}{found['numpy']:9.2f}{found['mlx']:9.2f}{found['mlx'] / found['numpy']:8.2f}")
-    print("\nMLX's BLAS when routed: " + results["routed to OpenBLAS"]["blas"])
-    print(f"largest difference from numpy: {max(found['difference'] for found in results.values()):.2g}")
+    notes = [
+        f"{args.size}x{args.size} {args.dtype}, OpenBLAS kernels: {core}",
+        f"MLX's BLAS when routed: {rows[0]['blas']}",
+        f"largest difference from numpy: {max(row['difference'] for row in rows):.2g}",
+    ]
+    output.show(args, rows, ("MLX, ms", "numpy", "mlx", "ratio"), notes=notes, bars=("numpy", "mlx"))
 
 
 if __name__ == "__main__":

@@ -68,11 +68,16 @@ def show(
     print(table(rows, chosen))
     if notes:
         print("", *notes, sep="\n")
-    if options.json:
-        found = {"machine": machine(), "command": sys.argv, "columns": chosen, "rows": rows, "notes": notes}
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    save(options, rows, columns=chosen, notes=notes)
     if options.plot:
         draw(options.plot, rows, bars, label or chosen[:1], unit)
+
+
+def save(options: argparse.Namespace, rows: Sequence[Row], **further: Any) -> None:
+    """Write the rows, the machine and what else there is, where `--json` is given."""
+    if options.json:
+        found = {"machine": machine(), "command": sys.argv, **further, "rows": rows}
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 # ---------------------------------------------------------------- text

@@ -6,17 +6,13 @@ strings, which MLX does not run, so there are many.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import onnxruntime as ort
+import output
 import timing
 from onnx import helper
 
@@ -69,13 +65,13 @@ def measure(kind: str, nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     measure("chain", 10, 1)  # loads and registers
-    timing.table([measure(kind, n, args.rounds) for kind in ("chain", "islands") for n in args.sizes], args.json)
+    rows = [measure(kind, n, args.rounds) for kind in ("chain", "islands") for n in args.sizes]
+    output.show(args, rows, bars=("create, ms", "first run, ms", "cpu create, ms"), label=("graph", "nodes"))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,15 @@ off for mlx.core on the CPU: there it starts a C++ compiler for each kernel, and
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import output
 import timing
 from gpu_models import Benchmarked, mlp, resnet50
 from onnx import helper
@@ -86,29 +83,26 @@ def measure(model: Benchmarked, engine: str, fused: bool, rounds: int, seconds: 
     within = timing.summary(inside)["median"]
     return {
         "model": model.name,
-        "ep, ms": f"{medians['ep']:.3f}",
-        "eval, ms": f"{within:.3f}",
+        "ep, ms": medians["ep"],
+        "eval, ms": within,
         "around it, us": (medians["ep"] - within) * 1e3,
-        "mlx.core, ms": f"{medians['mlx.core']:.3f}",
-        "cpu, ms": f"{medians['cpu']:.3f}",
+        "mlx.core, ms": medians["mlx.core"],
+        "cpu, ms": medians["cpu"],
         "ep / cpu": medians["ep"] / medians["cpu"],
         "ep / mlx.core": medians["ep"] / medians["mlx.core"],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("--engine", default="auto", help="the provider's option of that name")
     parser.add_argument("--fused", action="store_true", help="let mx.compile fuse on mlx.core's side")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10, help="a model, after which no further round starts")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     mlxc_py.library_path()
-    timing.table(
-        [measure(model, args.engine, args.fused, args.rounds, args.seconds) for model in models()],
-        args.json,
-    )
+    rows = [measure(model, args.engine, args.fused, args.rounds, args.seconds) for model in models()]
+    output.show(args, rows, bars=("ep, ms", "mlx.core, ms", "cpu, ms"))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ import argparse
 import gc
 import importlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+import output
+
 COUNTS = (1, 2, 4, 10)
 MIB = 1 << 20
 ROWS: dict[str, dict[str, str]] = {
@@ -37,7 +36,6 @@ ROWS: dict[str, dict[str, str]] = {
 # ---------------------------------------------------------------- models
 def resnet50(folder: Path) -> Path:
     """ResNet-50 of the corpus, weights inside the file."""
-    sys.path.insert(0, str(ROOT / "tests" / "models"))
     fetch = importlib.import_module("fetch")
     found: Path = fetch.fetch(fetch.corpus()["onnx/filled_resnet50"])
     return found
@@ -51,7 +49,8 @@ def decoder(folder: Path, gigabytes: float = 1.0) -> Path:
     hidden, inner = 2048, 5632
     shapes = [(hidden, hidden)] * 4 + [(hidden, inner), (hidden, inner), (inner, hidden)]
     layers = max(1, round(gigabytes * 1e9 / (4 * sum(rows * columns for rows, columns in shapes))))
-    nodes, initializers, offset = [], [], 0
+    nodes: list[Any] = []
+    initializers, offset = [], 0
     rng = np.random.default_rng(0)
     data = folder / "decoder.bin"
     with data.open("wb") as file:
@@ -198,61 +197,53 @@ def measure(model: str, row: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- table
-def in_a_process(model: Path, row: str) -> dict[str, Any]:
-    environ = {**os.environ, **ROWS[row]}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, __file__, "--one", str(model), row]
-    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the measuring process for {row} failed with status {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def rows_of(model: str, row: str, found: dict[str, Any], weights: int) -> Iterator[dict[str, Any]]:
+    """A line for each number of sessions."""
+    one = found["rows"]["1"]["pss"]
+    for count, cells in found["rows"].items():
+        yield {
+            "model": model,
+            "provider": row,
+            "sessions": int(count),
+            "PSS, MiB": cells["pss"] / MIB,
+            "x one": cells["pss"] / one,
+            "x weights": cells["pss"] / weights,
+            "MLX, MiB": cells["mlx"] / MIB,
+            "load, s": cells["seconds"],
+        }
 
 
-def show(name: str, results: dict[str, Any], weights: int) -> None:
-    print(f"\n{name}: {weights / MIB:.0f} MiB of weights")
-    print(f"{'':18}{'sessions':>9}{'PSS, MiB':>10}{'x one':>7}{'x weights':>11}{'MLX, MiB':>10}{'load, s':>9}")
-    for row, found in results.items():
-        one = found["rows"]["1"]["pss"]
-        for count, cells in found["rows"].items():
-            label = row if count == "1" else ""
-            held = cells["pss"]
-            print(
-                f"{label:18}{count:>9}{held / MIB:10.0f}{held / one:7.2f}{held / weights:11.2f}"
-                f"{cells['mlx'] / MIB:10.0f}{cells['seconds']:9.2f}"
-            )
-        after = found["after"] / found["closed"]
-        loaded = (one - found["fixed"]) / weights
-        print(
-            f"{'':18}{found['fixed'] / MIB:.0f} MiB of it are any first session's, without them {loaded:.2f}x weights;"
-            f" peak while loading {found['peak'] / weights:.2f}x; after the last close {after:.3f}x"
-        )
+def note(model: str, row: str, found: dict[str, Any], weights: int) -> str:
+    loaded = (found["rows"]["1"]["pss"] - found["fixed"]) / weights
+    return (
+        f"{model}, {row}: {weights / MIB:.0f} MiB of weights; {found['fixed'] / MIB:.0f} MiB are any first session's, "
+        f"without them {loaded:.2f}x weights; peak while loading {found['peak'] / weights:.2f}x; "
+        f"after the last close {found['after'] / found['closed']:.3f}x"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("--model", choices=("resnet50", "decoder", "both"), default="both")
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the synthetic decoder")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "ROW"), help="measure this process only and print JSON")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "ROW"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(*args.one)))
         return
-    everything: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    notes = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("resnet50", "decoder") if args.model == "both" else (args.model,):
             print(f"preparing {name} ...", file=sys.stderr)
             model = resnet50(Path(folder)) if name == "resnet50" else decoder(Path(folder), args.gigabytes)
-            results = {}
-            for row in ROWS:
+            weights = weight_bytes(model)
+            for row, environ in ROWS.items():
                 print(f"measuring {name}: {row} ...", file=sys.stderr)
-                results[row] = in_a_process(model, row)
-            everything[name] = {"weights": weight_bytes(model), "rows": results}
-            if not args.json:
-                show(name, results, everything[name]["weights"])
-    if args.json:
-        print(json.dumps(everything))
+                found = output.in_a_process(["--one", str(model), row], environ)
+                rows += rows_of(name, row, found, weights)
+                notes.append(note(name, row, found, weights))
+    output.show(args, rows, notes=notes, bars=("PSS, MiB",), label=("model", "provider", "sessions"), unit="MiB")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What the benchmarks of sessions share: sides measured in turns, sessions of both providers, percentiles, output."""
+"""What the benchmarks of sessions share: sides measured in turns, sessions of both providers, percentiles."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -64,21 +63,3 @@ def on_cpu(model: str | bytes, threads: int = 0) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def table(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Print rows as aligned columns, or as JSON."""
-    if as_json:
-        print(json.dumps(rows))
-        return
-    texts = [[_text(row[name]) for name in rows[0]] for row in rows]
-    widths = [max(len(name), *(len(text[i]) for text in texts)) for i, name in enumerate(rows[0])]
-    for line in (list(rows[0]), *texts):
-        cells = [
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells))
-
-
-def _text(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -19,11 +19,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("backend_cases", SCRIPT)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(SCRIPT.parent))
+    return importlib.import_module(SCRIPT.stem)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One record per case; made in a process of its own, since children are forked and MLX does not survive that."""
     out = tmp_path_factory.mktemp("backend") / "rows.json"
     subprocess.run([sys.executable, str(SCRIPT), "--json", str(out)], check=True, timeout=1200, capture_output=True)
-    found: list[dict[str, Any]] = json.loads(out.read_text())
+    found: list[dict[str, Any]] = json.loads(out.read_text())["rows"]
     return found
 
 
