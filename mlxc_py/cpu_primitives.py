@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_int
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlxc_py import ops
 from mlxc_py._sys.abi import Signature
@@ -25,6 +25,7 @@ from mlxc_py.state import StreamLike, local, on
 from mlxc_py.streams import as_stream
 
 __all__ = [
+    "Packed",
     "add",
     "clip",
     "convert",
@@ -46,6 +47,10 @@ __all__ = [
     "minimum",
     "multiplies",
     "multiply",
+    "pack",
+    "pack_matrix",
+    "packs",
+    "packs_matrix",
     "pool",
     "quantize",
     "recurrent",
@@ -225,9 +230,25 @@ def softmax(x: Array, axis: int = -1, *, stream: StreamLike = None) -> Array:
     return ops.swapaxes(compute(turned, on(stream)), axis, last, stream=stream)
 
 
+class Packed(NamedTuple):
+    """Weights as native/mlxc/extras.h wants them; `shape` is what they were, [out, height, width, channels / groups].
+
+    Made once by `pack` or `pack_matrix` for many calls of `convolution` or `matmul`; plain weights are packed by each.
+    """
+
+    blocks: Array
+    shape: tuple[int, ...]
+    groups: int
+
+    @property
+    def made(self) -> int:
+        """Output channels, columns of a matrix."""
+        return self.shape[0]
+
+
 def convolution(
     x: Array,
-    w: Array,
+    w: Array | Packed,
     bias: Array | None = None,
     *,
     stride: Sequence[int],
@@ -239,14 +260,16 @@ def convolution(
     """Convolution of [batch, spatial..., channels] with [out, spatial..., channels / groups], plus bias.
 
     A number per spatial axis in stride, dilation and both halves (before, after) of padding. See `convolves` for where
-    it is a primitive of our own.
+    it is a primitive of our own; packed weights are for nothing else.
     """
-    if not convolves(x, w, groups, stream):
-        geometry: dict[str, Any] = {"stride": stride, "padding": padding, "kernel_dilation": dilation}
-        y = ops.conv_general(x, w, groups=groups, **geometry, stream=stream)
-        return y if bias is None else ops.add(y, bias, stream=stream)
+    if not isinstance(w, Packed):
+        if not convolves(x, w, groups, stream):
+            geometry: dict[str, Any] = {"stride": stride, "padding": padding, "kernel_dilation": dilation}
+            y = ops.conv_general(x, w, groups=groups, **geometry, stream=stream)
+            return y if bias is None else ops.add(y, bias, stream=stream)
+        w = pack(w, groups, stream=stream)
     if x.ndim == 3:
-        x, w = ops.expand_dims(x, 1, stream=stream), ops.expand_dims(w, 1, stream=stream)
+        x = ops.expand_dims(x, 1, stream=stream)
         stride, dilation, padding = (1, *stride), (1, *dilation), ((0, *padding[0]), (0, *padding[1]))
         y = convolution(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, stream=stream)
         return ops.squeeze(y, 1, stream=stream)
@@ -254,58 +277,80 @@ def convolution(
     kernel = w.shape[1:3]
     spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
     room = [x.shape[1 + i] + before[i] + after[i] - spans[i] for i in (0, 1)]
-    if min(room) < 0 or x.shape[3] != w.shape[3] * groups or w.shape[0] % groups:
+    if min(room) < 0 or x.shape[3] != w.shape[3] * groups or w.groups != groups or w.made % groups:
         raise ValueError(f"convolution: kernels {w.shape} in {groups} groups do not fit {x.shape} padded by {padding}")
     outputs = [r // step + 1 for r, step in zip(room, stride, strict=True)]
-    window = (*outputs, w.shape[0], *kernel, *stride, *dilation, *before, groups)
+    if not x.size:
+        y = ops.zeros((x.shape[0], *outputs, w.made), float32, stream=stream)
+        return y if bias is None else ops.add(y, bias, stream=stream)
+    window = (*outputs, w.made, *kernel, *stride, *dilation, *before, groups)
     arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
     compute = _own("mlxc_py_cpu_convolution", **arrays, **_WINDOW, activation="int", p="float", q="float")
-    return compute(x, _packed(w, groups, stream), bias, window, -1, 0.0, 0.0, on(stream))
+    return compute(x, w.blocks, bias, window, -1, 0.0, 0.0, on(stream))
 
 
 def convolves(x: Array, w: Array, groups: int, stream: StreamLike = None) -> bool:
-    """Whether `convolution` is a primitive of our own: float32, 1-D or 2-D, and faster than a product by BLAS.
+    """Whether `convolution` of these is a primitive of our own."""
+    return bool(x.ndim == w.ndim and x.dtype is w.dtype and x.size) and packs(w, groups, stream)
 
-    Without AVX2 it is faster only where MLX does not use BLAS: with groups.
+
+def packs(w: Array, groups: int, stream: StreamLike = None) -> bool:
+    """Whether `pack` is for these weights: float32, 1-D or 2-D, and faster than a product by BLAS.
+
+    Without AVX2 they are faster only where MLX does not use BLAS: with groups.
     """
-    fits = x.ndim in (3, 4) and x.dtype is w.dtype is float32 and x.size and w.size and serves(x, stream)
+    fits = w.ndim in (3, 4) and w.dtype is float32 and w.size and serves(w, stream)
     return bool(fits) and (groups > 1 or isa() != "baseline")
 
 
-def _packed(w: Array, groups: int, stream: StreamLike) -> Array:
-    """Weights as native/mlxc/extras.h wants them."""
-    made, length = w.shape[0] // groups, w.shape[1] * w.shape[2] * w.shape[3]
-    if w.shape[3] == made == 1 and groups > 1:
-        return ops.contiguous(
-            ops.transpose(ops.reshape(w, (groups, length), stream=stream), stream=stream), stream=stream
-        )
+def pack(w: Array, groups: int = 1, *, stream: StreamLike = None) -> Packed:
+    """Weights [out, spatial..., channels / groups] for `convolution`; UnsupportedError unless `packs(w, groups)`."""
+    if not packs(w, groups, stream):
+        raise UnsupportedError("pack: only 1-D and 2-D weights in float32 on a stream of the CPU; ask `packs` first")
+    shape = w.shape if w.ndim == 4 else (w.shape[0], 1, *w.shape[1:])
+    made, length = shape[0] // groups, shape[1] * shape[2] * shape[3]
+    if shape[3] == made == 1 and groups > 1:
+        rows = ops.transpose(ops.reshape(w, (groups, length), stream=stream), stream=stream)
+        return Packed(ops.contiguous(rows, stream=stream), shape, groups)
     rows = ops.reshape(w, (groups, made, length), stream=stream)
     if missing := -made % _BLOCK:
         rows = pad(rows, [(0, 0), (0, missing), (0, 0)], stream=stream)
     blocks = ops.reshape(rows, (groups, -1, _BLOCK, length), stream=stream)
-    return ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
+    return Packed(ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream), shape, groups)
 
 
-def matmul(a: Array, b: Array, bias: Array | None = None, *, stream: StreamLike = None) -> Array:
+def matmul(a: Array, b: Array | Packed, bias: Array | None = None, *, stream: StreamLike = None) -> Array:
     """a [..., K] times b [K, N], plus bias [N]; our own (see `multiplies`) packs b first: for weights."""
-    if not multiplies(a, b, stream):
-        y = ops.matmul(a, b, stream=stream)
+    if not isinstance(b, Packed):
+        if not multiplies(a, b, stream):
+            y = ops.matmul(a, b, stream=stream)
+            return y if bias is None else ops.add(y, bias, stream=stream)
+        b = pack_matrix(b, stream=stream)
+    if a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"matmul: {a.shape} and {(b.shape[-1], b.made)} do not match")
+    if not a.size:
+        y = ops.zeros((*a.shape[:-1], b.made), float32, stream=stream)
         return y if bias is None else ops.add(y, bias, stream=stream)
-    length, made = b.shape
-    rows = math.prod(a.shape[:-1])
-    if a.shape[-1] != length:
-        raise ValueError(f"matmul: {a.shape} and {b.shape} do not match")
     # a convolution with one element, over an image that is a line
-    kernel = ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream)
-    image = ops.reshape(a, (1, 1, rows, length), stream=stream)
-    y = convolution(image, kernel, bias, stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), stream=stream)
-    return ops.reshape(y, (*a.shape[:-1], made), stream=stream)
+    image = ops.reshape(a, (1, 1, math.prod(a.shape[:-1]), a.shape[-1]), stream=stream)
+    y = convolution(image, b, bias, stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), stream=stream)
+    return ops.reshape(y, (*a.shape[:-1], b.made), stream=stream)
 
 
 def multiplies(a: Array, b: Array, stream: StreamLike = None) -> bool:
-    """Whether `matmul` is a primitive of our own: float32 by a matrix, with AVX-512, where it beats OpenBLAS."""
-    fits = a.dtype is b.dtype is float32 and a.ndim > 0 and b.ndim == 2 and a.size and b.size
-    return bool(fits) and serves(a, stream) and isa() == "avx512"
+    """Whether `matmul` of these is a primitive of our own."""
+    return bool(a.dtype is b.dtype and a.ndim > 0 and a.size) and packs_matrix(b, stream)
+
+
+def packs_matrix(b: Array, stream: StreamLike = None) -> bool:
+    """Whether `pack_matrix` is for this matrix: float32, with AVX-512, where our product beats OpenBLAS."""
+    return bool(b.dtype is float32 and b.ndim == 2 and b.size) and serves(b, stream) and isa() == "avx512"
+
+
+def pack_matrix(b: Array, *, stream: StreamLike = None) -> Packed:
+    """A matrix [K, N] for `matmul`; UnsupportedError unless it is float32 on a stream of the CPU, as for `pack`."""
+    length, made = b.shape
+    return pack(ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream), stream=stream)
 
 
 def pool(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,10 +22,14 @@ from ort_ep.shared_initializers import (
     Source,
     get,
     get_derived,
+    get_view,
     own_all,
     sharing_enabled,
     views_enabled,
 )
+
+BATCH_BYTES: Final = 64 << 20
+"""Weights that are prepared at a time: each is in memory twice until its prepared form replaces it."""
 
 
 def shared(initializers: Mapping[int, Initializer], model_path: str) -> dict[int, SharedInitializer]:
@@ -44,12 +50,149 @@ def shared(initializers: Mapping[int, Initializer], model_path: str) -> dict[int
     return leaves
 
 
+# ---- prepared constants
+
+
+class Prepared:
+    """What a handler gets in the place of constants: an Array or a NamedTuple with Arrays, evaluated.
+
+    `shared` keeps the storage under them known to other sessions.
+    """
+
+    __slots__ = ("__weakref__", "result", "shared")
+
+    def __init__(self, result: Any, shared: tuple[SharedInitializer, ...]) -> None:
+        self.result = result
+        self.shared = shared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """A function of constants; equal keys and equal constants give equal results."""
+
+    make: Callable[..., Any]
+    inputs: tuple[Initializer | None, ...]
+    key: Hashable
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.inputs if item is not None)
+
+
+_made: weakref.WeakValueDictionary[Hashable, Prepared] = weakref.WeakValueDictionary()
+"""By recipe and windows of files: a session whose weights were prepared from the same file reads none of it."""
+
+
+def prepared(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
+    """Carry the recipes out, in order. The weights they read are not kept, unless a result is a view of them."""
+    results: list[Prepared] = []
+    for batch in _batches(recipes):
+        keys = [_file_key(recipe, model_path) for recipe in batch]
+        found = [None if key is None else _made.get(key) for key in keys]
+        missing = [recipe for recipe, known in zip(batch, found, strict=True) if known is None]
+        fresh = iter(_carried_out(missing, model_path))
+        for key, known in zip(keys, found, strict=True):
+            results.append(known or next(fresh))
+            if key is not None:
+                _made[key] = results[-1]
+    return results
+
+
+def _batches(recipes: Sequence[Recipe]) -> Iterator[list[Recipe]]:
+    batch: list[Recipe] = []
+    for recipe in recipes:
+        if batch and sum(item.nbytes for item in (*batch, recipe)) > BATCH_BYTES:
+            yield batch
+            batch = []
+        batch.append(recipe)
+    if batch:
+        yield batch
+
+
+def _file_key(recipe: Recipe, model_path: str) -> Hashable | None:
+    """What tells equal constants without reading large ones; None where nothing does."""
+    if not (sharing_enabled() and views_enabled()):
+        return None
+    parts: list[Hashable] = []
+    for item in recipe.inputs:
+        if item is None:
+            parts.append(None)
+            continue
+        source = _source(item, model_path)
+        if source.identity is None and item.nbytes >= MIN_SHARED_BYTES:
+            return None
+        parts.append((item.elem_type, item.shape, source.identity or item.view().tobytes()))
+    return (recipe.key, mx.current_stream().device.type, *parts)
+
+
+def _carried_out(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
+    wanted = {id(item): item for recipe in recipes for item in recipe.inputs if item is not None}
+    leaves = shared(wanted, model_path)
+    arrays = {key: leaves[key].array if key in leaves else constant(item) for key, item in wanted.items()}
+    mx.eval(*arrays.values())
+    results = [
+        recipe.make(*(None if item is None else arrays[id(item)] for item in recipe.inputs)) for recipe in recipes
+    ]
+    return kept(results, leaves.values())
+
+
+def kept(results: Sequence[Any], leaves: Iterable[SharedInitializer] = ()) -> list[Prepared]:
+    """Results of recipes evaluated and shared by content; a view of one of the leaves keeps that."""
+    contiguous = [_mapped(mx.contiguous, result) for result in results]
+    mx.eval(*(array for result in contiguous for array in _arrays(result)))
+    owners = list(leaves)
+    made = []
+    for result in contiguous:
+        shares: list[SharedInitializer] = []
+
+        def keep(array: mx.Array, shares: list[SharedInitializer] = shares) -> mx.Array:
+            array, share = _share(array, owners)
+            shares += [share] if share is not None else []
+            return array
+
+        made.append(Prepared(_mapped(keep, result), tuple(shares)))
+    return made
+
+
+def _share(array: mx.Array, leaves: Sequence[SharedInitializer]) -> tuple[mx.Array, SharedInitializer | None]:
+    """The array or its interned twin, and what keeps its memory known: a leaf, if it lies in that one's."""
+    for leaf in leaves:
+        owner = leaf.owner
+        if not (array.nbytes and owner.address <= array.address < owner.address + owner.nbytes):
+            continue
+        if array.nbytes < owner.nbytes or (array.dtype, array.shape) == (leaf.array.dtype, leaf.array.shape):
+            return array, leaf
+        share = get_view(InitData.of(owner), array.shape, array.dtype)
+        return share.array if share else array, share
+    share = derived(array, dtypes.BY_NUMPY[array.dtype.numpy].code)
+    return share.array if share else array, share
+
+
 def derived(array: mx.Array, elem_type: int) -> SharedInitializer | None:
     """The interned twin of an array computed from weights while compiling; None where it is too small or not shared."""
     if array.nbytes < MIN_SHARED_BYTES or not (sharing_enabled() and views_enabled()):
         return None
-    host = np.asarray(mx.contiguous(array))
-    return get_derived(host.reshape(-1).view(np.uint8), host.shape, elem_type)
+    array = mx.contiguous(array)
+    mx.eval(array)
+    return get_derived(array, array.shape, elem_type)
+
+
+def _arrays(result: Any) -> Iterator[mx.Array]:
+    if isinstance(result, mx.Array):
+        yield result
+    elif isinstance(result, tuple):
+        for part in result:
+            yield from _arrays(part)
+
+
+def _mapped(function: Callable[[mx.Array], mx.Array], result: Any) -> Any:
+    """A result with each of its Arrays replaced."""
+    if isinstance(result, mx.Array):
+        return function(result)
+    if isinstance(result, tuple):
+        parts = (_mapped(function, part) for part in result)
+        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+    return result
 
 
 def _source(initializer: Initializer, model_path: str) -> Source:

@@ -19,7 +19,9 @@ from ort_ep.graph import Node, Value
 from ort_ep.shared_initializers import SharedInitializer
 
 Host = np.ndarray[Any, Any]
-Slot = Any  # an mx.Array, a numpy array, a list of them (a sequence), or None (an empty optional, or once freed)
+# An mx.Array, a numpy array, a list of them (a sequence), a tuple with them (prepared constants), or None (an empty
+# optional, or once freed).
+Slot = Any
 
 
 class OperatorError(RuntimeError):
@@ -263,4 +265,6 @@ def _describe(value: Slot) -> str:
         return "absent"
     if isinstance(value, list):
         return f"sequence of {len(value)}"
+    if isinstance(value, tuple):
+        return f"prepared {type(value).__name__}"
     return f"{value.dtype.name}[{','.join(map(str, value.shape))}]"

@@ -9,8 +9,10 @@ Each call runs in one of four ways, decided once, here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ import numpy as np
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.capability import Translation
-from ort_ep.constants import constant, derived, host_constant, shared
+from ort_ep.constants import Recipe, constant, derived, host_constant, kept, prepared, shared
 from ort_ep.graph import Flags, Graph, Value
-from ort_ep.plan import Body, Frame, Plan, Port, Segment, Step, Want
+from ort_ep.plan import Body, Frame, Plan, Port, Segment, Slot, Step, Want
+from ort_ep.registry import Preparation
 from ort_ep.shared_initializers import SharedInitializer
 
 # Loops of more iterations, or of more nodes altogether, are driven one iteration after the other.
@@ -60,6 +63,16 @@ def build(
     return _Builder(graph, calls, captured, host_results, scope or {}).plan()
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What takes the place of constants in calls: `slot` is its own, `slots` those of the constants."""
+
+    slot: int
+    make: Callable[..., Any]
+    key: Hashable
+    slots: tuple[int | None, ...]
+
+
 class _Builder:
     def __init__(
         self,
@@ -81,6 +94,8 @@ class _Builder:
         self.demanded: set[int] = set()  # slots that some call needs on the host
         self.modes: list[_Mode] = []
         self.weights: dict[int, SharedInitializer] = {}
+        self.prepared: dict[Hashable, _Prepared] = {}
+        self.kept: list[SharedInitializer] = []  # storage under what was prepared
 
     def plan(self) -> Plan:
         for value in (*self.inputs, *self.graph.outer()):
@@ -90,8 +105,11 @@ class _Builder:
         self.demanded.update(outputs[index].slot for index in self.host_results)
         self._levels()
         self._modes()
+        frame = Frame([], {})
+        self._prepare(frame)
         self.weights = self._shared()
-        frame = self._constants()
+        self._constants(frame)
+        self._prepare_computed(frame, {port.slot for port in outputs})
         segments = self._segments(frame)
         self._add_constants(frame, [(port.slot, Want.EITHER) for port in outputs])
         _drop_unused(frame, segments, keep={port.slot for port in outputs})
@@ -113,7 +131,7 @@ class _Builder:
                 for slot, value in enumerate(self.values)
                 if value.dtype in dtypes.NARROW and value.elem_type is not None
             },
-            weights=tuple(leaf for slot, leaf in self.weights.items() if frame.values[slot] is not None),
+            weights=(*(leaf for slot, leaf in self.weights.items() if frame.values[slot] is not None), *self.kept),
         )
 
     def slot(self, value: Value) -> int:
@@ -188,15 +206,16 @@ class _Builder:
     def _wants(self, entry: Translation, mode: _Mode) -> tuple[tuple[int, Want] | None, ...]:
         handler = entry.handler
 
+        def arg(index: int, value: Value) -> tuple[int, Want]:
+            ready = self._ready(entry, index) if mode is _Mode.DEVICE else None
+            return (self.slot(value), want(index, value)) if ready is None else (ready, Want.EITHER)
+
         def want(index: int, value: Value) -> Want:
             if mode is _Mode.FOLD or handler.wants_host(index):
                 return Want.HOST
             return Want.EITHER if handler.host_result else _free_want(value)
 
-        explicit = tuple(
-            None if value is None else (self.slot(value), want(index, value))
-            for index, value in enumerate(entry.node.inputs)
-        )
+        explicit = tuple(None if value is None else arg(index, value) for index, value in enumerate(entry.node.inputs))
         return explicit + self._captures(entry)
 
     def _captures(self, entry: Translation) -> tuple[tuple[int, Want] | None, ...]:
@@ -224,11 +243,81 @@ class _Builder:
         keywords |= {name: value for name, value in offered.items() if name in handler.injected}
         results = node.outputs[: node.n_outputs]
         outs = tuple(-1 if value is None else self.slot(value) for value in results)
+        if mode is not _Mode.FOLD and (late := list(self._late(entry, mode))):
+            function = partial(_prepare_and_call, late, function)
         step = Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
         step.bodies = self.bodies.get(id(entry), {})
         step.explicit = len(node.inputs)
         step.traceable = _traceable(entry, step.bodies)
         return step
+
+    # ------------------------------------------------------------ prepared inputs
+    def _ready(self, entry: Translation, index: int) -> int | None:
+        """The slot for what is prepared from constants in the place of an input; None where each call does it."""
+        recipe = entry.handler.prepare.get(entry.handler.parameter(index) or "")
+        if recipe is None:
+            return None
+        values = _recipe_inputs(entry, recipe)
+        keywords = _recipe_keywords(entry, recipe)
+        if not all(value is None or self._may_prepare(value) for value in values):
+            return None
+        slots = tuple(None if value is None else self.slot(value) for value in values)
+        key = (recipe.function, tuple(sorted(keywords.items())))
+        item = self.prepared.get((key, slots))
+        if item is None:
+            place = self.slot(Value(-1, f"prepared {entry.handler.parameter(index)}"))
+            item = _Prepared(place, partial(recipe.function, **keywords), key, slots)
+            self.prepared[(key, slots)] = item
+        return item.slot
+
+    def _may_prepare(self, value: Value) -> bool:
+        """Whether it is a constant on the device; initializers of outer graphs that we do not know are not ours."""
+        if self.known.get(self.slot(value)) is not Known.CONSTANT or _free_want(value) is not Want.DEVICE:
+            return False
+        return value.constant is None or not self._owner(value).flags & Flags.OUTER
+
+    def _late(self, entry: Translation, mode: _Mode) -> Iterator[tuple[int, Callable[..., Any], tuple[int, ...]]]:
+        """What is prepared at each call: which input, how, and from which inputs."""
+        parameters = entry.handler.parameters
+        for index, value in enumerate(entry.node.inputs):
+            recipe = entry.handler.prepare.get(entry.handler.parameter(index) or "")
+            if recipe is None or value is None or (mode is _Mode.DEVICE and self._ready(entry, index) is not None):
+                continue
+            make = partial(recipe.function, **_recipe_keywords(entry, recipe))
+            yield index, make, tuple(map(parameters.index, recipe.inputs))
+
+    def _prepare(self, frame: Frame) -> None:
+        """What is prepared from initializers alone, before other weights take memory."""
+        items, recipes = [], []
+        for item in self.prepared.values():
+            owners = [None if slot is None else self._owner(self.values[slot]).constant for slot in item.slots]
+            if all(owner is not None or slot is None for owner, slot in zip(owners, item.slots, strict=True)):
+                items.append(item)
+                recipes.append(Recipe(item.make, tuple(owners), item.key))
+        frame.values = [None] * len(self.values)
+        for item, done in zip(items, prepared(recipes, self.graph.model_path), strict=True):
+            frame.values[item.slot] = done.result
+            self.kept += done.shared
+
+    def _prepare_computed(self, frame: Frame, outputs: set[int]) -> None:
+        """What is prepared from computed constants; these are let go of as soon as nothing else uses them."""
+        calls = zip(self.calls, self.modes, strict=True)
+        used = outputs | {
+            arg[0] for entry, mode in calls if mode is not _Mode.CONSTANT for arg in self._wants(entry, mode) if arg
+        }
+        left = [item for item in self.prepared.values() if frame.values[item.slot] is None]
+        while left:
+            item = left.pop()
+            self._add_constants(frame, [None if slot is None else (slot, Want.DEVICE) for slot in item.slots])
+            arrays = [None if slot is None else frame.device(slot) for slot in item.slots]
+            mx.eval(*(array for array in arrays if array is not None))
+            (done,) = kept([item.make(*arrays)])
+            frame.values[item.slot] = done.result
+            self.kept += done.shared
+            used_later = used.union(*(other.slots for other in left))
+            for slot in item.slots:
+                if slot is not None and slot not in used_later:
+                    frame.free(slot)
 
     def _shared(self) -> dict[int, SharedInitializer]:
         """Interned leaves of the weights that some call takes on the device, by slot; outer ones as their owner's."""
@@ -254,19 +343,16 @@ class _Builder:
         """The value itself, or what it is in the graph around that it comes from, where that is known."""
         return self.scope.get(value.name, value) if value.flags & Flags.OUTER else value
 
-    def _constants(self) -> Frame:
-        """A frame with the constants that run-time calls use; constant calls are made here, once."""
-        frame = Frame([], {})
-        frame.values = [None] * len(self.values)
+    def _constants(self, frame: Frame) -> None:
+        """The constants that run-time calls use; constant calls are made here, once."""
         for entry, mode in zip(self.calls, self.modes, strict=True):
             if mode is _Mode.CONSTANT:
                 self._constant_call(frame, entry)
-        return frame
 
     def _constant_call(self, frame: Frame, entry: Translation) -> None:
         slots = [self.slot(value) for value in entry.node.inputs if value is not None]
         small = all(self._size(frame, slot) <= _FOLD_LIMIT for slot in slots)
-        step = self._step(entry, _Mode.FOLD if entry.handler.fold and small else _Mode.DEVICE)
+        step = self._step(entry, _Mode.FOLD if entry.handler.fold and small else _Mode.CONSTANT)
         self._add_constants(frame, step.args)
         for slot in (arg[0] for arg in step.args if arg and arg[1] is Want.HOST):
             self._to_host(frame, slot)
@@ -321,6 +407,27 @@ class _Builder:
         if not isinstance(frame.values[slot], np.ndarray) and slot not in frame.twins:
             mx.eval(frame.values[slot])
             frame.sync([slot])
+
+
+def _recipe_inputs(entry: Translation, recipe: Preparation) -> list[Value | None]:
+    return [entry.node.input(entry.handler.parameters.index(name)) for name in recipe.inputs]
+
+
+def _recipe_keywords(entry: Translation, recipe: Preparation) -> dict[str, Any]:
+    return {name: value for name, value in entry.node.attributes.items() if name in recipe.attributes}
+
+
+def _prepare_and_call(
+    late: Sequence[tuple[int, Callable[..., Any], tuple[int, ...]]],
+    function: Callable[..., Any],
+    *given: Slot,
+    **keywords: Any,
+) -> Any:
+    """Call a handler with some inputs prepared first."""
+    arguments = list(given)
+    for index, make, sources in late:
+        arguments[index] = make(*(given[source] if source < len(given) else None for source in sources))
+    return function(*arguments, **keywords)
 
 
 def _traceable(entry: Translation, bodies: Mapping[str, Body]) -> bool:

@@ -43,6 +43,18 @@ Claim = Callable[["Node"], "str | None"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is done to an input before its handler sees it, once where it is constant: see `prepare` of `Registry.op`.
+
+    `inputs` name what the function takes, `attributes` the node's attributes among its keywords.
+    """
+
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    attributes: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
     """One registered function and the conditions under which it may be used."""
@@ -63,6 +75,7 @@ class Handler:
     host_arguments: Mapping[str, tuple[int, ...]]
     trips: Callable[[Node], int | None] | None
     override: bool
+    prepare: Mapping[str, Preparation]
     parameters: tuple[str, ...]
     required: int
     variadic: str | None
@@ -117,6 +130,7 @@ class Registry:
         host_results: Mapping[str, tuple[int, ...]] | None = None,
         host_arguments: Mapping[str, tuple[int, ...]] | None = None,
         trips: Callable[[Node], int | None] | None = None,
+        prepare: Mapping[str, Callable[..., Any]] | None = None,
         override: bool = False,
     ) -> Callable[[F], F]:
         """Register the decorated function as the translation of an ONNX operator.
@@ -135,6 +149,10 @@ class Registry:
         host_arguments: by body attribute, which inputs of the body the handler gives as numpy.
         trips: how often the handler calls a body at most; None where only the run tells. Few calls become part of the
             caller's trace.
+        prepare: {input: function}: the handler gets what the function makes of that input: an Array, or a NamedTuple of
+            Arrays and plain values. Its keywords are attributes of the node; further positional parameters are other
+            inputs of the handler, by name. Of constants it is computed once, when the session is made, shared between
+            sessions and kept in the place of the weights that it was computed from.
         override: replace what is registered. Without it a duplicate is a ValueError.
         """
 
@@ -148,6 +166,13 @@ class Registry:
             if self._package is not None and not module.startswith(self._package):
                 self.load()  # a user's op must meet ours as a duplicate now, not when ours are imported later
             parts = _signature(name, function, host)
+            prepared = {key: _preparation(name, key, made, parts) for key, made in (prepare or {}).items()}
+            if prepared and (fold is True or host_step or prepared.keys() & set(host)):
+                raise ValueError(
+                    f"{name}: what is prepared is on the device; a fold or host handler takes numpy arrays"
+                )
+            if any(prepared.keys() & set(made.inputs[1:]) for made in prepared.values()):
+                raise ValueError(f"{name}: an input that is itself prepared can't go into the preparation of another")
             self.add(
                 Handler(
                     domain=_domain(domain),
@@ -166,6 +191,7 @@ class Registry:
                     host_arguments=dict(host_arguments or {}),
                     trips=trips,
                     override=override,
+                    prepare=prepared,
                     **parts,
                 )
             )
@@ -277,6 +303,18 @@ def _signature(name: str, function: Callable[..., Any], host: Collection[str]) -
         "any_attribute": others is not None and typed is None,
         "injected": frozenset(attributes & INJECTED),
     }
+
+
+def _preparation(name: str, key: str, function: Callable[..., Any], handler: Mapping[str, Any]) -> Preparation:
+    """A function given as `prepare`; TypeError where its signature does not fit the handler's."""
+    parts = _signature(name, function, ())
+    inputs = (key, *parts["parameters"][1:])
+    if not set(inputs) <= set(handler["parameters"]) or not parts["parameters"] or parts["variadic"]:
+        raise TypeError(
+            f"{name}: prepare={key!r}: {function.__name__} takes {list(inputs)}, the handler's inputs are"
+            f" {list(handler['parameters'])}"
+        )
+    return Preparation(function, inputs, parts["attributes"])
 
 
 def _typed_keywords(function: Callable[..., Any], keywords: inspect.Parameter | None) -> Any:

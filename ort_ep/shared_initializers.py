@@ -159,6 +159,14 @@ class MemorySource:
         return _same_memory(self._bytes, held)
 
 
+class ArraySource(MemorySource):
+    """The memory of an evaluated, row-contiguous MLX array; where nobody holds these bytes, it becomes the storage."""
+
+    def __init__(self, array: mx.Array) -> None:
+        super().__init__((ctypes.c_char * array.nbytes).from_address(array.address) if array.nbytes else b"")
+        self.array = array
+
+
 class FileSource:
     """A window of a file, read with preadv: mapped pages that are touched would count as resident memory."""
 
@@ -326,7 +334,8 @@ class _Claim:
         self.key: Hashable = None
         self.found: HostBuffer | None = None
         self.rivals: list[HostBuffer] = []  # same dtype, shape and sample; the content decides
-        self.mine: tuple[mx.Array, np.ndarray] | None = None
+        self.mine: mx.Array | None = None
+        self.unread: np.ndarray | None = None  # the memory of `mine` as long as the bytes are not there
 
     def prepare(self) -> None:
         """Find the same window of the same file, or rivals, or allocate."""
@@ -340,20 +349,19 @@ class _Claim:
             with _lock:
                 self.rivals = _buffers.live(self.key)
         if not self.rivals:
-            self.mine = self._allocate()
+            self._allocate()
 
     def work(self) -> None:
         """Read or compare; what takes long, without the GIL."""
-        if self.mine is not None:
-            self.source.read_into(self.mine[1], 0)
+        self._read()
         if self.rivals:
             self.found = _twin(self.source, self.rivals)
 
     def publish(self) -> HostBuffer:
         """The owner: found, or ours and from now on in the index. A rival that came meanwhile is compared too."""
         if self.found is None and self.mine is None:
-            self.mine = self._allocate()
-            self.source.read_into(self.mine[1], 0)
+            self._allocate()
+            self._read()
         buffer = self._buffer() if self.found is None else None
         while self.found is None and buffer is not None and not self.private:
             with _lock:
@@ -371,13 +379,22 @@ class _Claim:
                 _files.add(self.file_key, owner)
         return owner
 
-    def _allocate(self) -> tuple[mx.Array, np.ndarray]:
-        return mx.uninitialized(_storage_shape(self.source.nbytes), mx.uint8)
+    def _allocate(self) -> None:
+        shape = _storage_shape(self.source.nbytes)
+        if isinstance(self.source, ArraySource):
+            self.mine = mx.reshape(mx.view(mx.reshape(self.source.array, [-1]), mx.uint8), shape)
+            mx.eval(self.mine)
+        else:
+            self.mine, self.unread = mx.uninitialized(shape, mx.uint8)
+
+    def _read(self) -> None:
+        if self.unread is not None:
+            self.source.read_into(self.unread, 0)
+            self.unread = None
 
     def _buffer(self) -> HostBuffer:
         assert self.mine is not None
-        array, _ = self.mine
-        return HostBuffer(array, array.address, self.dtype, self.dims, self.source.nbytes)
+        return HostBuffer(self.mine, self.mine.address, self.dtype, self.dims, self.source.nbytes)
 
 
 def get(init: InitData, shape: Sequence[int]) -> SharedInitializer | None:
@@ -403,9 +420,10 @@ def get_view(init: InitData, shape: Sequence[int], dtype: mx.Dtype) -> SharedIni
 def get_derived(data: Any, shape: Sequence[int], dtype: int) -> SharedInitializer | None:
     """An array computed from weights (repacked, decoded), shared by content; None when disabled or under 4096 bytes.
 
+    data: any contiguous bytes-like object, or an evaluated, row-contiguous MLX array, whose memory is then kept.
     Bytes that are not exactly shape x dtype are a ValueError, whatever the switches and the size.
     """
-    source = MemorySource(data)
+    source = ArraySource(data) if isinstance(data, mx.Array) else MemorySource(data)
     dims = _dims(shape)
     _check_bytes(source.nbytes, dims, dtype)
     if not sharing_enabled() or not views_enabled() or source.nbytes < MIN_SHARED_BYTES:

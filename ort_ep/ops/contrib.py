@@ -7,9 +7,10 @@ from typing import TypedDict, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array
+from mlxc_py.cpu_primitives import Packed
 from ort_ep.ops import activation, precision
-from ort_ep.ops.conv import Convolution, conv, one_to_three_axes
-from ort_ep.ops.matmul import Factors, gemm, matmul
+from ort_ep.ops.conv import Convolution, Kernel, conv, kernel, one_to_three_axes
+from ort_ep.ops.matmul import Factors, factor, gemm, matmul, packed
 from ort_ep.ops.norm import layer_normalization, simplified_layer_normalization
 from ort_ep.ops.precision import widen
 from ort_ep.registry import FLOATS, MICROSOFT, SINGLES, op
@@ -40,6 +41,17 @@ def fast_gelu(x: Array, bias: Array | None = None) -> Array:
     return activation.gelu(x if bias is None else x + bias, approximate="tanh")
 
 
+def matrices(x: Array, batch_between: int, transposed: int) -> Array:
+    """The factor as [batch..., rows, columns]; its batch may lie between rows and columns."""
+    x = mx.moveaxis(x, 0, -2) if batch_between else x
+    return mx.swapaxes(x, -1, -2) if transposed and x.ndim > 1 else x
+
+
+def turned_factor(b: Array, *, transB: int = 0, transBatchB: int = 0) -> Array | Packed:
+    """The prepared second input of a FusedMatMul."""
+    return packed(matrices(b, transBatchB, transB), b.evaluated)
+
+
 class Products(TypedDict, total=False):
     """The attributes of FusedMatMul."""
 
@@ -50,11 +62,11 @@ class Products(TypedDict, total=False):
     transBatchB: int
 
 
-@op("FusedMatMul", domain=MICROSOFT, dtypes=FLOATS)
-@op("TransposeMatMul", domain=MICROSOFT, dtypes=FLOATS)
+@op("FusedMatMul", domain=MICROSOFT, dtypes=FLOATS, prepare={"b": turned_factor})
+@op("TransposeMatMul", domain=MICROSOFT, dtypes=FLOATS, prepare={"b": turned_factor})
 def fused_matmul(
     a: Array,
-    b: Array,
+    b: Array | Packed,
     *,
     alpha: float = 1.0,
     transA: int = 0,
@@ -62,20 +74,14 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Array:
-    product = matmul(matrices(a, transBatchA, transA), matrices(b, transBatchB, transB))
+    product = matmul(matrices(a, transBatchA, transA), b)
     return product if alpha == 1 else (widen(product) * alpha).astype(a.dtype)
 
 
-def matrices(x: Array, batch_between: int, transposed: int) -> Array:
-    """The factor as [batch..., rows, columns]; its batch may lie between rows and columns."""
-    x = mx.moveaxis(x, 0, -2) if batch_between else x
-    return mx.swapaxes(x, -1, -2) if transposed and x.ndim > 1 else x
-
-
-@op("FusedGemm", domain=MICROSOFT, dtypes=FLOATS)
+@op("FusedGemm", domain=MICROSOFT, dtypes=FLOATS, prepare={"b": factor})
 def fused_gemm(
     a: Array,
-    b: Array,
+    b: Array | Packed,
     c: Array | None = None,
     *,
     activation: str = "",
@@ -98,10 +104,10 @@ class FusedConvolution(Convolution, total=False):
     activation_params: Sequence[float]
 
 
-@op("FusedConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
+@op("FusedConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes, prepare={"w": kernel})
 def fused_conv(
     x: Array,
-    w: Array,
+    w: Kernel,
     b: Array | None = None,
     z: Array | None = None,
     *,

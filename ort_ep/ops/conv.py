@@ -5,15 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import product
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
+from mlxc_py.cpu_primitives import Packed
 from ort_ep.graph import Node
 from ort_ep.ops.axes import channels_first, channels_last
 from ort_ep.ops.precision import accumulated, narrow, on_cpu
 from ort_ep.ops.window import Sliding, Window
 from ort_ep.registry import SINGLES, op
+
+
+class Kernel(NamedTuple):
+    """Weights as convolutions take them: [O, ..., C / group], or packed where our own primitive convolves."""
+
+    weights: Array | Packed
+    window: tuple[int, ...]
+
+    @classmethod
+    def of(cls, w: Array, group: int) -> Kernel:
+        """Of weights [O, ..., C / group]."""
+        wide = accumulated(w)
+        packs = cpu_primitives.packs(wide, group)
+        return cls(cpu_primitives.pack(wide, group) if packs else wide, w.shape[1:-1])
+
+
+def kernel(w: Array, *, group: int = 1) -> Kernel:
+    """The prepared weights of a convolution."""
+    return Kernel.of(w.transpose(channels_last(w.ndim)), group)
 
 
 class Convolution(Sliding, total=False):
@@ -31,36 +51,36 @@ def one_to_three_axes(node: Node) -> str | None:
     return None if 3 <= rank <= 5 else f"MLX convolves over 1 to 3 axes, not {rank - 2}"
 
 
-@op("Conv", since=1, dtypes=SINGLES, claim=one_to_three_axes)
+@op("Conv", since=1, dtypes=SINGLES, claim=one_to_three_axes, prepare={"w": kernel})
 def conv(
     x: Array,
-    w: Array,
+    w: Kernel,
     b: Array | None = None,
     *,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
     **sliding: Unpack[Sliding],
 ) -> Array:
-    window = Window.of(x.shape[2:], w.shape[2:], **sliding)
-    return narrow(convolve(accumulated(x), accumulated(w), b, window, group), x.dtype)
+    window = Window.of(x.shape[2:], w.window, **sliding)
+    return narrow(convolve(accumulated(x), w, b, window, group), x.dtype)
 
 
-def convolve(x: Array, w: Array, b: Array | None, window: Window, group: int) -> Array:
-    """[N, C, ...] with weights [O, C / group, ...]."""
-    if group == 1 and window.is_point and not on_cpu():
-        return pointwise(x, w, b)
-    kernel = w.transpose(channels_last(w.ndim))
-    if cpu_primitives.convolves(x, kernel, group):
+def convolve(x: Array, kernel: Kernel, b: Array | None, window: Window, group: int) -> Array:
+    """[N, C, ...] with the weights of a kernel."""
+    w = kernel.weights
+    if isinstance(w, Packed):
         data, bias = x.transpose(channels_last(x.ndim)), None if b is None else b.astype(x.dtype)
         geometry: dict[str, Any] = {"stride": window.strides, "dilation": window.dilations, "groups": group}
         padding = (window.before, window.after)
-        y = cpu_primitives.convolution(data, kernel, bias, padding=padding, **geometry)
+        y = cpu_primitives.convolution(data, w, bias, padding=padding, **geometry)
         return y.transpose(channels_first(y.ndim))
+    if group == 1 and window.is_point and not on_cpu():
+        return pointwise(x, w, b)
     if group == 1 and max(window.dilations) > 1 and on_cpu():
-        return biased(tap_by_tap(x, kernel, window), b)
+        return biased(tap_by_tap(x, w, window), b)
     return channels_last_conv(
         x,
-        mx.contiguous(kernel),  # or MLX copies the weights so in every run
+        w,
         b,
         group,
         stride=window.strides,
@@ -125,10 +145,18 @@ def cropped(x: Array, before: Sequence[int], after: Sequence[int]) -> tuple[Arra
     return x[(slice(None), *kept)], ([max(first, 0) for first in before], [max(last, 0) for last in after])
 
 
-@op("ConvTranspose", since=1, dtypes=SINGLES, claim=one_to_three_axes)
+def transposed_kernel(w: Array, *, group: int = 1) -> Kernel:
+    """The prepared weights of a transposed convolution, from [C, O / group, ...]: reversed, for a plain one."""
+    per_group = w.reshape([group, w.shape[0] // group, *w.shape[1:]])
+    kernel = per_group.transpose([0, 2, *range(3, w.ndim + 1), 1])
+    kernel = kernel.reshape([-1, *kernel.shape[2:]])
+    return Kernel.of(kernel[(slice(None), *[slice(None, None, -1)] * (w.ndim - 2))], group)
+
+
+@op("ConvTranspose", since=1, dtypes=SINGLES, claim=one_to_three_axes, prepare={"w": transposed_kernel})
 def conv_transpose(
     x: Array,
-    w: Array,
+    w: Kernel,
     b: Array | None = None,
     *,
     auto_pad: str = "NOTSET",
@@ -145,7 +173,7 @@ def conv_transpose(
     pads = pads or [0] * (2 * rank)
     before, after = [], []
     for axis, length in enumerate(x.shape[2:]):
-        reach = dilations[axis] * (w.shape[2 + axis] - 1)
+        reach = dilations[axis] * (w.window[axis] - 1)
         full = strides[axis] * (length - 1) + extra[axis] + reach + 1
         if output_shape:
             target = output_shape[-rank + axis]
@@ -160,27 +188,15 @@ def conv_transpose(
         # the same sum seen from the output: a correlation of the stretched input with the reversed kernel
         before.append(reach - cut)
         after.append(target - 1 - strides[axis] * (length - 1) + cut)
-    per_group = w.reshape([group, w.shape[0] // group, *w.shape[1:]])
-    kernel = per_group.transpose([0, 2, *range(3, w.ndim + 1), 1])
-    kernel = accumulated(kernel.reshape([-1, *kernel.shape[2:]]))
-    data = accumulated(x)
-    if cpu_primitives.convolves(data, kernel, group) or not on_cpu():
-        # MLX's CUDA back end computes flipped convolutions with uneven padding wrongly, so they are spelt out there too
+    data, weights = accumulated(x), w.weights
+    if isinstance(weights, Packed) or not on_cpu() or min(*before, *after) < 0:
+        # MLX crops what negative padding takes off before it stretches the input; on CUDA it computes stretched
+        # convolutions with uneven padding wrongly
         wide = stretched(data.transpose(channels_last(x.ndim)), strides)
         # the zeros after the last element are part of the padding
         after = [width - (stride - 1) for width, stride in zip(after, strides, strict=True)]
         wide, padding = cropped(wide, before, after)
-        kernel = kernel[(slice(None), *[slice(None, None, -1)] * rank)]
-        window = Window.of(wide.shape[1:-1], kernel.shape[1:-1], dilations=dilations, pads=[*padding[0], *padding[1]])
-        plain = wide.transpose(channels_first(x.ndim)), kernel.transpose(channels_first(x.ndim))
-        return narrow(convolve(*plain, b, window, group), x.dtype)
-    return channels_last_conv(
-        data,
-        kernel,
-        b,
-        group,
-        padding=(before, after),
-        kernel_dilation=dilations,
-        input_dilation=strides,
-        flip=True,
-    ).astype(x.dtype)
+        window = Window.of(wide.shape[1:-1], w.window, dilations=dilations, pads=[*padding[0], *padding[1]])
+        return narrow(convolve(wide.transpose(channels_first(x.ndim)), w, b, window, group), x.dtype)
+    geometry: dict[str, Any] = {"padding": (before, after), "kernel_dilation": dilations, "input_dilation": strides}
+    return channels_last_conv(data, weights, b, group, **geometry).astype(x.dtype)

@@ -7,6 +7,7 @@ from typing import Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array
+from mlxc_py.cpu_primitives import Packed
 from ort_ep.graph import Node
 from ort_ep.ops import activation, arithmetic, logic, matmul, norm, pool
 from ort_ep.ops.axes import axis_of
@@ -54,10 +55,10 @@ def prelu(x: Array, slope: Array, *, consumed_inputs: Sequence[int] = ()) -> Arr
     return activation.prelu(x, norm.per_channel(slope, x) if slope.size > 1 else slope)
 
 
-@op("Gemm", since=1, dtypes=FLOATS)
+@op("Gemm", since=1, dtypes=FLOATS, prepare={"b": matmul.factor})
 def gemm(
     a: Array,
-    b: Array,
+    b: Array | Packed,
     c: Array,
     *,
     broadcast: int = 0,

@@ -8,6 +8,7 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
+from mlxc_py.cpu_primitives import Packed
 from ort_ep.ops.precision import accumulated, is_float, narrow
 from ort_ep.registry import FLOATS, op
 from ort_ep.streams import cpu_stream
@@ -18,10 +19,23 @@ PRODUCTS = FLOATS | {"int32", "int64", "uint32", "uint64"}
 EXACT_TERMS = 258
 
 
-@op("MatMul", since=1, dtypes=PRODUCTS)
-def matmul(a: Array, b: Array) -> Array:
-    if is_float(a):
-        return narrow(product(accumulated(a), accumulated(b), weights=b.evaluated), a.dtype)
+def packed(b: Array, weights: bool) -> Array | Packed:
+    """The second factor of a product; weights, the same from run to run, are packed where our own product wants it."""
+    if not is_float(b):
+        return b
+    wide = accumulated(b)
+    return cpu_primitives.pack_matrix(wide) if weights and cpu_primitives.packs_matrix(wide) else wide
+
+
+def factor(b: Array, *, transB: int = 0) -> Array | Packed:
+    """The prepared second input of a product."""
+    return packed(b.T if transB else b, b.evaluated)
+
+
+@op("MatMul", since=1, dtypes=PRODUCTS, prepare={"b": factor})
+def matmul(a: Array, b: Array | Packed) -> Array:
+    if isinstance(b, Packed) or is_float(a):
+        return narrow(product(accumulated(a), b), a.dtype)
     rows, columns = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     sums = mx.sum(rows[..., None] * columns[..., None, :, :], -2).astype(a.dtype)
     sums = sums.squeeze(-2) if a.ndim == 1 else sums
@@ -37,17 +51,18 @@ class Factors(TypedDict, total=False):
     transB: int
 
 
-def product(a: Array, b: Array, bias: Array | None = None, *, weights: bool) -> Array:
-    """a @ b + bias; `weights` tells that b stays the same from run to run."""
-    if weights and b.ndim == 2:
+def product(a: Array, b: Array | Packed, bias: Array | None = None) -> Array:
+    """a @ b + bias."""
+    if isinstance(b, Packed):
         return cpu_primitives.matmul(a, b, bias)
-    return mx.matmul(a, b) if bias is None else mx.matmul(a, b) + bias
+    y = mx.matmul(a, accumulated(b))
+    return y if bias is None else y + bias
 
 
-@op("Gemm", since=7, dtypes=PRODUCTS)
+@op("Gemm", since=7, dtypes=PRODUCTS, prepare={"b": factor})
 def gemm(
     a: Array,
-    b: Array,
+    b: Array | Packed,
     c: Array | None = None,
     *,
     alpha: float = 1.0,
@@ -55,18 +70,20 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Array:
-    weights = b.evaluated
-    a, b = (a.T if transA else a), (b.T if transB else b)
+    a = a.T if transA else a
     if not is_float(a):
         sums = scaled(matmul(a, b), alpha)
         return sums if c is None else sums + scaled(c, beta)
-    wide_a, wide_b = accumulated(a), accumulated(b)
+    wide = accumulated(a)
     if c is None:
-        sums = product(wide_a, wide_b, weights=weights)
+        sums = product(wide, b)
         return narrow(sums if alpha == 1 else sums * alpha, a.dtype)
-    if alpha == beta == 1 and c.size == b.shape[1] == c.shape[-1]:
-        return narrow(product(wide_a, wide_b, accumulated(c).reshape([-1]), weights=weights), a.dtype)
-    return mx.addmm(c.astype(wide_a.dtype), wide_a, wide_b, alpha, beta).astype(a.dtype)
+    columns = b.made if isinstance(b, Packed) else b.shape[1]
+    if alpha == beta == 1 and c.shape[-1:] == (c.size,) == (columns,):
+        return narrow(product(wide, b, accumulated(c).reshape([-1])), a.dtype)
+    if isinstance(b, Packed):
+        return narrow(product(wide, b) * alpha + accumulated(c) * beta, a.dtype)
+    return mx.addmm(c.astype(wide.dtype), wide, b, alpha, beta).astype(a.dtype)
 
 
 def scaled(x: Array, factor: float) -> Array:

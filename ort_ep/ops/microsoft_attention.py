@@ -10,6 +10,7 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
+from mlxc_py.cpu_primitives import Packed
 from ort_ep.graph import Node
 from ort_ep.ops.attention import (
     BIASED,
@@ -22,7 +23,7 @@ from ort_ep.ops.attention import (
     rotated,
     split_heads,
 )
-from ort_ep.ops.matmul import matmul
+from ort_ep.ops.matmul import factor, matmul
 from ort_ep.ops.precision import sigmoid, widened
 from ort_ep.registry import INDEX, INT32, MICROSOFT, SINGLES, op
 
@@ -145,10 +146,11 @@ class Masking(TypedDict, total=False):
     domain=MICROSOFT,
     dtypes={"x": SINGLES, "mask_index": INT32},
     claim=only_plain({6: "past_sequence_length"}, {"do_rotary": 0, "past_present_share_buffer": 0}),
+    prepare={"weights": factor},
 )
 def attention(
     x: Array,
-    weights: Array,
+    weights: Array | Packed,
     bias: Array | None = None,
     mask_index: Array | None = None,
     past: Array | None = None,
@@ -264,10 +266,11 @@ def packed_multi_head_attention(
     "PackedAttention",
     domain=MICROSOFT,
     dtypes={"x": SINGLES, "token_offset": INT32, "cumulative_sequence_length": INT32},
+    prepare={"weights": factor},
 )
 def packed_attention(
     x: Array,
-    weights: Array,
+    weights: Array | Packed,
     bias: Array,
     token_offset: Array,
     cumulative_sequence_length: Array,

@@ -9,12 +9,13 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
+from mlxc_py.cpu_primitives import Packed
 from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
 from ort_ep.ops.axes import axes_of, axis_of, channels_first, channels_last
-from ort_ep.ops.contrib import FusedConvolution, Products, activated, fused_conv, fused_matmul
-from ort_ep.ops.conv import conv_transpose, one_to_three_axes
-from ort_ep.ops.matmul import exact_product, matmul
+from ort_ep.ops.contrib import FusedConvolution, Products, activated, fused_conv, fused_matmul, turned_factor
+from ort_ep.ops.conv import Kernel, conv_transpose, kernel, one_to_three_axes, transposed_kernel
+from ort_ep.ops.matmul import exact_product, factor, matmul
 from ort_ep.ops.microsoft_attention import Masking, only_plain, self_attention, side_by_side
 from ort_ep.ops.pool import Pooling, pooled
 from ort_ep.ops.precision import widen, widened
@@ -53,17 +54,17 @@ def bias_softmax(data: Array, bias: Array, *, axis: int = 1, is_inner_broadcast:
     return softmax(rows, -1).reshape(data.shape) if data.size else data
 
 
-@op("GemmFastGelu", domain=MICROSOFT, dtypes=SINGLES)
+@op("GemmFastGelu", domain=MICROSOFT, dtypes=SINGLES, prepare={"w": factor})
 @widened
-def gemm_fast_gelu(x: Array, w: Array, bias: Array | None = None) -> Array:
+def gemm_fast_gelu(x: Array, w: Array | Packed, bias: Array | None = None) -> Array:
     product = matmul(x, w)
     return functions.gelu(product if bias is None else product + bias, approximate="tanh")
 
 
-@op("FusedMatMulActivation", domain=MICROSOFT, dtypes=FLOATS)
+@op("FusedMatMulActivation", domain=MICROSOFT, dtypes=FLOATS, prepare={"b": turned_factor})
 def fused_matmul_activation(
     a: Array,
-    b: Array,
+    b: Array | Packed,
     *,
     activation: str,
     activation_alpha: float | None = None,
@@ -75,11 +76,11 @@ def fused_matmul_activation(
     return activated(fused_matmul(a, b, **product), activation, activation_alpha, activation_beta)
 
 
-@op("NhwcConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
-@op("NhwcFusedConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes)
+@op("NhwcConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes, prepare={"w": kernel})
+@op("NhwcFusedConv", domain=MICROSOFT, dtypes=SINGLES, claim=one_to_three_axes, prepare={"w": kernel})
 def nhwc_conv(
     x: Array,
-    w: Array,
+    w: Kernel,
     b: Array | None = None,
     z: Array | None = None,
     **convolution: Unpack[FusedConvolution],
@@ -169,10 +170,17 @@ def mul_integer(a: Array, a_zero_point: Array | None = None, *other: Array | Non
     return centred(a, a_zero_point) * centred(b, b_zero_point)
 
 
-@op("ConvTransposeWithDynamicPads", domain=MICROSOFT, host=("pads",), dtypes=SINGLES, claim=one_to_three_axes)
+@op(
+    "ConvTransposeWithDynamicPads",
+    domain=MICROSOFT,
+    host=("pads",),
+    dtypes=SINGLES,
+    claim=one_to_three_axes,
+    prepare={"w": transposed_kernel},
+)
 def conv_transpose_with_dynamic_pads(
     x: Array,
-    w: Array,
+    w: Kernel,
     pads: np.ndarray | None = None,
     b: Array | None = None,
     *,

@@ -58,11 +58,18 @@ def unprepared(node: Node) -> str | None:
     return "the weights are prepacked for another device" if node.attributes.get("weight_prepacked", 0) else None
 
 
+def in_words(b: Array, *, N: int) -> Array:
+    """The prepared weights, rows of uint32 words where they are that long: MLX's products read the same bytes so."""
+    rows = b.reshape([N, -1])
+    return rows if not b.size or rows.shape[-1] % 4 else mx.view(rows, mx.uint32)
+
+
 @op(
     "MatMulNBits",
     domain=MICROSOFT,
     dtypes={"a": SINGLES, "b": UINT8, "scales": SINGLES, "zero_points": SINGLES | UINT8},
     claim=unprepared,
+    prepare={"b": in_words},
 )
 def matmul_nbits(
     a: Array,
@@ -86,7 +93,7 @@ def matmul_nbits(
     gains = widen(scales).reshape([N, blocks])
     zeros = zero_levels(zero_points, gains, bits)
     if g_idx is not None:
-        levels = unpacked(b, bits).reshape([N, -1])[:, :K].astype(mx.float32)
+        levels = unpacked(mx.view(b, mx.uint8), bits)[:, :K].astype(mx.float32)
         groups = in_range(g_idx, blocks)
         weights = (levels - mx.take(zeros, groups, 1)) * mx.take(gains, groups, 1)
         product = mx.matmul(accumulated(a), weights.T)
@@ -96,15 +103,13 @@ def matmul_nbits(
 
 
 def block_product(a: Array, b: Array, gains: Array, zeros: Array, bits: int, block: int) -> Array:
-    """a @ w.T in float32, w the weights in blocks along a's last axis (the last block may be longer than it)."""
-    rows, blocks = gains.shape
-    missing = blocks * block - a.shape[-1]
+    """a @ w.T in float32, w the weights `in_words`, in blocks along a's last axis (the last may be longer than it)."""
+    missing = gains.shape[1] * block - a.shape[-1]
     if missing:
         a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
-    packed = b.reshape([rows, -1])
-    layout = grouped(packed, gains, zeros, bits, block)
+    layout = grouped(b, gains, zeros, bits, block)
     if layout is None:
-        return mx.matmul(accumulated(a), dequantized(packed, gains, zeros, bits, block).T)
+        return mx.matmul(accumulated(a), dequantized(mx.view(b, mx.uint8), gains, zeros, bits, block).T)
     if math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu():
         return mx.quantized_matmul(widen(a), layout.words, layout.gains, layout.offsets, True, layout.group, bits)
     weights = mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
@@ -112,9 +117,9 @@ def block_product(a: Array, b: Array, gains: Array, zeros: Array, bits: int, blo
 
 
 def grouped(packed: Array, gains: Array, zeros: Array, bits: int, block: int) -> Grouped | None:
-    """Weights [..., N, bytes] as MLX's quantised products take them, where their blocks and bits allow it."""
+    """Weights [..., N, bytes or words] as MLX's quantised products take them, where their blocks and bits allow it."""
     group = next((size for size in GROUPS[::-1] if block % size == 0), None)
-    if group is None or bits == 7 or packed.shape[-1] % 4:
+    if group is None or bits == 7 or packed.shape[-1] * packed.dtype.size % 4:
         return None
     if block > group:
         gains, zeros = mx.repeat(gains, block // group, -1), mx.repeat(zeros, block // group, -1)

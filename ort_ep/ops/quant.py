@@ -13,7 +13,7 @@ from mlxc_py import Array, Dtype, cpu_primitives
 from ort_ep.dtypes import BY_NAME, BY_NUMPY, ELEM_TYPES, NARROW, name_of, to_mlx
 from ort_ep.ops.axes import axis_of, channels_first
 from ort_ep.ops.axes import channels_last as to_channels_last
-from ort_ep.ops.conv import convolve, one_to_three_axes
+from ort_ep.ops.conv import convolve, kernel, one_to_three_axes
 from ort_ep.ops.matmul import EXACT_TERMS, exact_product
 from ort_ep.ops.narrow import held, is_int, narrowed
 from ort_ep.ops.norm import per_channel
@@ -169,7 +169,8 @@ def exact_nibbles(x: Array, w: Array, window: Window, group: int) -> Array:
     total = mx.zeros([1], mx.int32)
     for start in range(0, w.shape[1], channels):
         part = data[:, :, start : start + channels].reshape([x.shape[0], -1, *x.shape[2:]])
-        total = total + convolve(part, weights[:, start : start + channels], None, window, group).astype(mx.int32)
+        some = kernel(weights[:, start : start + channels], group=group)
+        total = total + convolve(part, some, None, window, group).astype(mx.int32)
     return total
 
 
