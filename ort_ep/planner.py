@@ -360,7 +360,7 @@ class _Builder:
 
     def _size(self, frame: Frame, slot: int) -> int:
         initializer = self.values[slot].constant
-        return initializer.size if initializer else int(frame.values[slot].size)
+        return initializer.size if initializer else _elements(frame.values[slot])
 
     def _add_constants(self, frame: Frame, args: Iterable[tuple[int, Want] | None]) -> None:
         """Make sure that initializers among `args` are in the frame, in the form that is asked for."""
@@ -461,6 +461,12 @@ def _unrollable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
 def _host_dtype(value: Value | None) -> np.dtype[Any] | None:
     row = dtypes.ELEM_TYPES.get(value.elem_type or 0) if value else None
     return row.numpy if row else None
+
+
+def _elements(value: Slot) -> int:
+    if isinstance(value, list):
+        return sum(map(_elements, value))
+    return 0 if value is None else int(value.size)
 
 
 def _filled(frame: Frame) -> set[int]:

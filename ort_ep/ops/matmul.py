@@ -115,6 +115,8 @@ def exact_product(a: Array, b: Array) -> Array:
 @op("Det", since=11, dtypes=frozenset({"float32", "float64"}))
 def det(x: Array) -> Array:
     size = x.shape[-1]
+    if not x.size:
+        return mx.ones(x.shape[:-2], x.dtype)
     # LAPACK runs on the CPU only
     pivots, _, upper = mx.linalg.lu(x, stream=cpu_stream())
     swaps = mx.array(np.triu(np.ones((size, size), bool), 1))

@@ -55,6 +55,8 @@ def max_pool(
     if n_outputs == 1:
         return narrow(pooled(widen(x), window, True), x.dtype)
     taps = window.slide(x, lowest(x.dtype))
+    if not taps.size:
+        return mx.zeros(taps.shape[:-1], x.dtype), mx.zeros(taps.shape[:-1], mx.int64)
     best = mx.argmax(taps, -1, keepdims=True)
     spatial = math.prod(x.shape[2:])
     order = np.arange(spatial).reshape(x.shape[2:], order="F" if storage_order else "C")

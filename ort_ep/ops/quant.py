@@ -112,7 +112,9 @@ def dequantize_linear(
 
 @op("DynamicQuantizeLinear", since=11, dtypes={"x": frozenset({"float32"})})
 def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
-    lowest, highest = mx.minimum(mx.min(x), 0), mx.maximum(mx.max(x), 0)
+    lowest = highest = mx.zeros(())
+    if x.size:
+        lowest, highest = mx.minimum(mx.min(x), 0), mx.maximum(mx.max(x), 0)
     scale = mx.where(highest == lowest, mx.ones_like(lowest), (highest - lowest) / 255)
     zero = mx.round(mx.clip(-lowest / scale, 0, 255))
     return saturated(mx.round(x / scale) + zero, mx.uint8), scale, zero.astype(mx.uint8)

@@ -106,8 +106,12 @@ def extreme(reduce: Callable[..., Array], data: Array, axes: list[int], keepdims
     if data.size:
         return reduce(data, axes, keepdims)
     # MLX refuses the extreme of nothing
-    kept = [1 if axis in axes else length for axis, length in enumerate(data.shape) if keepdims or axis not in axes]
-    return mx.full(kept, empty, data.dtype)
+    return mx.full(left_over(data, axes, keepdims), empty, data.dtype)
+
+
+def left_over(data: Array, axes: list[int], keepdims: bool) -> list[int]:
+    """The shape that a reduction gives."""
+    return [1 if axis in axes else length for axis, length in enumerate(data.shape) if keepdims or axis not in axes]
 
 
 @op("ArgMax", dtypes=NUMERIC)
@@ -123,6 +127,8 @@ def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
 def arg_extreme(find: Callable[..., Array], data: Array, axis: int, keepdims: int, last: int) -> Array:
     data = mx.atleast_1d(data) if data.ndim == 0 else data
     axis = axis_of(axis, data.ndim)
+    if not data.size and data.shape[axis]:  # MLX refuses also where there is nothing to find
+        return mx.zeros(left_over(data, [axis], bool(keepdims)), mx.int64)
     if not last:
         return find(data, axis, bool(keepdims)).astype(mx.int64)
     return data.shape[axis] - 1 - find(reversed_along(data, axis), axis, bool(keepdims)).astype(mx.int64)

@@ -132,6 +132,7 @@ def bounded(start: int, end: int, step: int, length: int) -> slice:
     """A Python slice whose ends lie in the axis, so that neither INT_MAX nor INT_MIN reaches MLX's int32."""
     if step == 0:
         raise ValueError("Slice with step 0")
+    start = max(start, -length)  # ONNX clamps it to the first element, Python to before it where the step is negative
     positions = range(*slice(start, end, max(min(step, length + 1), -length - 1)).indices(length))
     if not positions:
         return slice(0, 0)

@@ -95,6 +95,16 @@ def test_optionals_full_and_empty(plan_of: Run) -> None:
     assert plan_of(empty, {})[0].item() is False
 
 
+def test_sequences_of_constants(agree: Callable[..., None]) -> None:
+    agree(
+        f"""{HEAD} g (float[5, 4] x) => (float[5, 4] y, int64 n) <float[2] c = {{1, 2}}> {{
+        rows = SequenceConstruct(c, c, c) longer = SequenceInsert(rows, c) n = SequenceLength(longer)
+        table = ConcatFromSequence <axis = 0, new_axis = 1> (rows) total = ReduceSum <keepdims = 0> (table)
+        y = Mul(x, total) }}""",
+        x=MATRIX,
+    )
+
+
 def test_a_sequence_of_strings_is_declined() -> None:
     model = onnx.parser.parse_model(
         f"{HEAD} g () => (int64 n) {{ s = SequenceEmpty <dtype = 8> () n = SequenceLength(s) }}"
