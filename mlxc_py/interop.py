@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, c_bool, c_int64
+from ctypes import addressof, c_bool, c_int, c_int64, c_void_p
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 from mlxc_py import convert
 from mlxc_py._sys import fastcall, support
 from mlxc_py._sys import mlx as c
-from mlxc_py.arguments import shape_of
-from mlxc_py.arrays import Array, call
+from mlxc_py._sys.load import library
+from mlxc_py.arguments import ints, shape_of
+from mlxc_py.arrays import Array, call, wrap
+from mlxc_py.device import gpu, is_available
 from mlxc_py.dtype import Dtype, bfloat16
 from mlxc_py.errors import MLXError
 from mlxc_py.state import local
@@ -112,14 +115,30 @@ def from_address(address: int, shape: tuple[int, ...], dtype: Dtype, owner: obje
     nbytes = count * dtype.size
     if count and not address:
         raise ValueError("from_address: the address is NULL")
-    if owner is None or not support.RELEASE or not count or address % _PAGE or nbytes % _PAGE:
+    borrow = _borrow()
+    in_place = borrow is not None or not (address % _PAGE or nbytes % _PAGE)
+    if owner is None or not support.RELEASE or nbytes <= convert.BRIEF or not in_place:
         if nbytes <= convert.BRIEF:
             return call.mlx_array_new_data(address if count else None, sizes, dtype.code)
         return convert.from_memory(address, sizes, dtype.code)
     payload = support.hold(owner)
-    made = call.mlx_array_new_data_managed_payload(address, sizes, dtype.code, payload, support.RELEASE)
+    wrapped = borrow or c.mlx_array_new_data_managed_payload
+    handle = wrapped(address, ints(sizes), len(sizes), dtype.code, payload, support.RELEASE)
+    if not handle:
+        raise local.here.failure("from_address")
     support.drain()  # a back end that copied has released the owner by now
-    return made
+    return wrap(handle)
+
+
+@cache
+def _borrow() -> Any | None:
+    """libmlxc's function for arrays of any host memory; None where MLX wraps whole pages only, or always copies."""
+    name = "mlxc_py_array_new_borrowed"
+    if is_available(gpu) or not library().has(name):
+        return None
+    function = library().function(name)
+    function.restype, function.argtypes = c_void_p, (c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p)
+    return function
 
 
 def restore(data: bytes, shape: tuple[int, ...], dtype: Dtype) -> Array:

@@ -78,7 +78,9 @@ class Compute:
         began, evaluating = time.perf_counter_ns(), spent.evaluating
         with self._streams.lease() as stream:
             ports = zip(self._plan.inputs, inputs, strict=True)
-            wrap = device_memory.copy_to_device if stream.on_gpu and device_memory.supported() else mx.Array.from_address
+            on_device = stream.on_gpu and device_memory.supported()
+            # the memory is ONNX Runtime's and stays as long as `inputs` does: until this returns
+            wrap = device_memory.copy_to_device if on_device else partial(mx.Array.from_address, owner=inputs)
             slots = [_wrapped(port, item, i in self._plan.host_inputs, wrap) for i, (port, item) in enumerate(ports)]
             results = self._engine.run(slots, stream)
         delivered = [_delivered(port, value) for port, value in zip(self._plan.outputs, results, strict=True)]

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mlxc_py as mx
+from mlxc_py._sys import support
 from ort_ep import dtypes, streams
 from ort_ep.plan import Plan
 from ort_ep.registry import ANY, Registry
@@ -82,6 +83,25 @@ def test_outputs_own_their_memory(toy: Registry, planned: Planned, compute: Make
     assert (shape, nbytes) == ((1000,), 4000)
     np.testing.assert_array_equal(np.array(owner), 1)
     assert callable(address) or address % 4 == 0  # a function where the bytes are in a device's own memory
+
+
+def test_large_inputs_are_read_where_they_lie_and_never_written(
+    toy: Registry, planned: Planned, compute: MakeCompute
+) -> None:
+    body = "y = Identity(x) z = Relu(x) t = Add(z, z) u = Mul(t, t)"
+    source = onnx.parser.parse_model(f"{HEAD} g (float[N] x) => (float[N] y, float[N] u) {{ {body} }}")
+    made = compute(planned(source, toy))
+    before = support.held()
+    for sign in (1, -1):  # another content at the same address
+        x = sign * np.arange(1 << 16, dtype=np.float32)
+        kept = x.copy()
+        (_, _, _, y), (_, _, _, u) = made([(x.ctypes.data, 1, x.shape)])
+        np.testing.assert_array_equal(np.array(y), kept)
+        np.testing.assert_array_equal(np.array(u), np.square(2 * np.maximum(kept, 0)))
+        np.testing.assert_array_equal(x, kept)
+        del y, u
+    support.drain()
+    assert support.held() <= before
 
 
 MIXED = f"""{HEAD} g (float[N] x, int64[K] s) => (float[a, b] y, int64[c, d] i) {{
