@@ -1,7 +1,10 @@
-"""How fast real models run, against ONNX Runtime's CPU provider with one thread and with all.
+"""How fast real models run, and what limits them, against ONNX Runtime's CPU provider with one thread and with all.
 
 A process for each model and feed; the sides take turns in it, so a busy machine slows them alike. Memory is what a
-session and its first run add to the process. The goal on CPU is a geometric mean of at most 2 against one thread.
+session and its first run add to a process in which both providers have run another model. The floors are the times
+that a run's multiplications, bytes and calls take alone at this machine's rates (floors.py); `limit` is the largest
+and what part of the measured time it is. The goal on CPU is a geometric mean of at most 2 against one thread, and
+sessions that are created in at most twice the CPU provider's time.
 """
 
 from __future__ import annotations
@@ -10,19 +13,19 @@ import argparse
 import gc
 import importlib
 import json
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import floors
+import numpy as np
+import output
 import timing
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "models"))
-recipes, fetch, psutil = (importlib.import_module(name) for name in ("feeds", "fetch", "psutil"))
+import ort_ep
+
+recipes, fetch, psutil, tape = (importlib.import_module(name) for name in ("feeds", "fetch", "psutil", "mlxc_py.tape"))
+SIDES = ("mlx", "cpu, 1 thread", "cpu")
+PAUSE = 0.003  # seconds: the threads of ONNX Runtime's pool look for more work for a while
 
 
 def resident() -> float:
@@ -31,75 +34,79 @@ def resident() -> float:
 
 
 def measure(key: str, feed: str, engine: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """One row: milliseconds and MiB of both providers."""
+    """One row: milliseconds and MiB of both providers, and the work of one run."""
     model = fetch.corpus()[key]
-    path = str(fetch.fetch(model))
-    inputs = recipes.make(model.feeds[feed])
+    path, inputs = str(fetch.fetch(model)), recipes.make(model.feeds[feed])
     makers = {
-        "mlx": partial(timing.on_mlx, path, engine=engine),
-        "cpu, 1 thread": partial(timing.on_cpu, path, 1),
-        "cpu": partial(timing.on_cpu, path),
+        "mlx": partial(timing.on_mlx, engine=engine),
+        "cpu, 1 thread": partial(timing.on_cpu, threads=1),
+        "cpu": timing.on_cpu,
     }
+    other = floors.chain("MatMul", 2, (64, 64))
+    for make in makers.values():
+        make(other).run(None, {"x": np.ones((64, 64), np.float32)})
     row: dict[str, Any] = {"model": key, "feed": feed}
     sides = {}
     for name, make in makers.items():
         before = resident()
-        row[f"{name} create"], session = timing.once(make)
+        row[f"{name} create"], session = timing.once(partial(make, path))
         run = partial(session.run, None, inputs)
         row[f"{name} first"], _ = timing.once(run)
         row[f"{name} MiB"] = resident() - before
         sides[name] = run
-    for name, samples in timing.in_turns(sides, rounds, seconds).items():
+        if name == "mlx":
+            row["share"] = ort_ep.claim_report(session).share
+            row["operations"] = sum(len(found) for found in gc.get_objects() if isinstance(found, tape.Tape))
+    for name, samples in timing.in_turns(sides, rounds, seconds, PAUSE).items():
         row |= {f"{name} {which}": value for which, value in timing.summary(samples).items()}
-    for against in ("cpu, 1 thread", "cpu"):
-        row[f"ratio to {against}"] = row["mlx median"] / row[f"{against} median"]
+    for against in SIDES[1:]:
+        row[f"/ {against}"] = row["mlx median"] / row[f"{against} median"]
+    row["create / cpu"] = row["mlx create"] / row["cpu create"]
+    row |= floors.work(path, inputs)._asdict()
     return row
 
 
-def in_a_process(key: str, feed: str, args: argparse.Namespace) -> dict[str, Any] | None:
-    environ = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
-    command = [sys.executable, __file__, "--one", key, feed, "--engine", args.engine]
-    command += ["--rounds", str(args.rounds), "--seconds", str(args.seconds)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{key} {feed}: {(done.stderr.strip() or str(done.returncode)).splitlines()[-1]}", file=sys.stderr)
-        return None
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def limited(row: dict[str, Any], rates: floors.Rates) -> dict[str, Any]:
+    """The row with its floors."""
+    least = rates.floors(floors.Work(row["flops"], row["moved"]), row["operations"])
+    largest = max(least, key=least.__getitem__)
+    return {**row, **least, "limit": f"{largest} {least[largest] / row['mlx median']:.0%}"}
 
 
-SHOWN = ("mlx first", "mlx median", "mlx p95", "mlx MiB", "cpu, 1 thread median", "cpu median", "cpu, 1 thread MiB")
+TABLE = ("model", "feed", "mlx create", "mlx first", "mlx median", "mlx p95", "mlx MiB")
+TABLE += ("cpu, 1 thread median", "cpu median", "cpu, 1 thread MiB", "limit")
+RATIOS = ("create / cpu", "/ cpu, 1 thread", "/ cpu")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = output.parser(__doc__)
     parser.add_argument("keys", nargs="*", help="models by key, all that can be had by default")
     parser.add_argument("--feeds", choices=("default", "all"), default="all")
     parser.add_argument("--engine", default="auto", help="the provider's option of that name")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=10, help="after which no further round starts")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--one", nargs=2, metavar=("KEY", "FEED"), help="measure in this process only, print JSON")
-    args = parser.parse_args()
-    if args.one:
-        key, feed = args.one
-        print(json.dumps(measure(key, feed, args.engine, args.rounds, args.seconds)))
+    parser.add_argument("--one", nargs=2, metavar=("KEY", "FEED"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(*options.one, options.engine, options.rounds, options.seconds)))
         return
-    corpus = fetch.corpus()
-    rows = []
-    for key in args.keys or corpus:
-        for feed in corpus[key].feeds if args.feeds == "all" else ("default",):
-            row = in_a_process(key, feed, args)
-            if row:
-                rows.append(row)
-    if not rows:
-        sys.exit("nothing could be measured")
-    ratios = ("ratio to cpu, 1 thread", "ratio to cpu")
-    columns = ("model", "feed", *SHOWN, *ratios)
-    timing.table(rows if args.json else [{name: row[name] for name in columns} for row in rows], args.json)
-    if not args.json:
-        means = [timing.geometric_mean(row[name] for row in rows) for name in ratios]
-        print(f"\ngeometric mean of {len(rows)} rows: {means[0]:.2f} to one thread, {means[1]:.2f} to all")
+    corpus, rates = fetch.corpus(), floors.rates()
+    common = ["--engine", options.engine, "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
+    rows, notes = [], []
+    for key in options.keys or corpus:
+        for feed in corpus[key].feeds if options.feeds == "all" else ("default",):
+            try:
+                row = output.in_a_process(["--one", key, feed, *common], {"OPENBLAS_NUM_THREADS": "1"})
+                rows.append(limited(row, rates))
+            except RuntimeError as reason:
+                notes.append(f"{key} {feed}: {reason}")
+    means = ", ".join(f"{name} {timing.geometric_mean(row[name] for row in rows):.2f}" for name in RATIOS if rows)
+    notes.append(f"geometric means of {len(rows)} rows: {means}")
+    notes.append(
+        f"one thread: {rates.gflops:.0f} GFLOP/s, {rates.gigabytes:.1f} GB/s, {rates.call:.2f} us for each operation"
+    )
+    medians = [f"{name} median" for name in SIDES]
+    output.show(options, rows, (*TABLE, *RATIOS), notes=notes, bars=medians, label=("model", "feed"))
 
 
 if __name__ == "__main__":

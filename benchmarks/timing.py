@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import statistics
 import time
@@ -11,13 +12,16 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-import ort_ep
-
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 
 
-def in_turns(sides: Mapping[str, Callable[[], Any]], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of every call: each side once a round, after one untimed round, until rounds or seconds are over."""
+def in_turns(
+    sides: Mapping[str, Callable[[], Any]], rounds: int, seconds: float, pause: float = 0
+) -> dict[str, list[float]]:
+    """Milliseconds of every call: each side once a round, after one untimed round, until rounds or seconds are over.
+
+    `pause` seconds pass before each call.
+    """
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()
@@ -26,6 +30,7 @@ def in_turns(sides: Mapping[str, Callable[[], Any]], rounds: int, seconds: float
         if done >= 3 and time.perf_counter() > end:
             break
         for name, call in sides.items():
+            time.sleep(pause)
             start = time.perf_counter()
             call()
             samples[name].append((time.perf_counter() - start) * 1e3)
@@ -55,7 +60,7 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 def on_mlx(model: str | bytes, **options: Any) -> Any:
     """A session of the plugin; a run that fails is an error."""
-    return ort_ep.InferenceSession(model, on_compute_error="raise", **options)
+    return importlib.import_module("ort_ep").InferenceSession(model, on_compute_error="raise", **options)
 
 
 def on_cpu(model: str | bytes, threads: int = 0) -> Any:
