@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from ctypes import c_char_p, c_int
+from ctypes import c_char_p, c_int, c_void_p
 from functools import cache
 from typing import Any, NamedTuple
 
 from mlxc_py import ops
 from mlxc_py._sys.abi import Signature
 from mlxc_py._sys.load import library
-from mlxc_py.arrays import Array, call
+from mlxc_py.arrays import Array, call, take_list
 from mlxc_py.composed import pad
 from mlxc_py.device import cpu
 from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8
@@ -34,11 +34,15 @@ __all__ = [
     "cos",
     "dequantize",
     "divide",
+    "dynamic_quantize",
     "erf",
     "exp",
     "gelu",
     "hard_sigmoid",
     "hard_swish",
+    "integer_convolution",
+    "integer_matmul",
+    "integers",
     "isa",
     "leaky_relu",
     "log",
@@ -53,6 +57,7 @@ __all__ = [
     "packs_matrix",
     "pool",
     "quantize",
+    "quantized_lstm",
     "recurrent",
     "recurs",
     "serves",
@@ -273,20 +278,33 @@ def convolution(
         stride, dilation, padding = (1, *stride), (1, *dilation), ((0, *padding[0]), (0, *padding[1]))
         y = convolution(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, stream=stream)
         return ops.squeeze(y, 1, stream=stream)
-    before, after = padding
-    kernel = w.shape[1:3]
-    spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
-    room = [x.shape[1 + i] + before[i] + after[i] - spans[i] for i in (0, 1)]
-    if min(room) < 0 or x.shape[3] != w.shape[3] * groups or w.groups != groups or w.made % groups:
-        raise ValueError(f"convolution: kernels {w.shape} in {groups} groups do not fit {x.shape} padded by {padding}")
-    outputs = [r // step + 1 for r, step in zip(room, stride, strict=True)]
+    if w.groups != groups:
+        raise ValueError(f"convolution: the weights are packed for {w.groups} groups, not {groups}")
+    window = _window(x, w.shape, stride, padding, dilation, groups)
     if not x.size:
-        y = ops.zeros((x.shape[0], *outputs, w.made), float32, stream=stream)
+        y = ops.zeros((x.shape[0], *window[:3]), float32, stream=stream)
         return y if bias is None else ops.add(y, bias, stream=stream)
-    window = (*outputs, w.made, *kernel, *stride, *dilation, *before, groups)
     arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
     compute = _own("mlxc_py_cpu_convolution", **arrays, **_WINDOW, activation="int", p="float", q="float")
     return compute(x, w.blocks, bias, window, -1, 0.0, 0.0, on(stream))
+
+
+def _window(
+    x: Array,
+    weights: tuple[int, ...],
+    stride: Sequence[int],
+    padding: tuple[Sequence[int], Sequence[int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> tuple[int, ...]:
+    """The numbers that native/mlxc/extras.h calls `window`, for weights of this shape."""
+    (before, after), (made, *kernel, each) = padding, weights
+    spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
+    room = [x.shape[1 + i] + before[i] + after[i] - spans[i] for i in (0, 1)]
+    if min(room) < 0 or x.shape[3] != each * groups or made % groups:
+        raise ValueError(f"convolution: kernels {weights} in {groups} groups do not fit {x.shape} padded by {padding}")
+    outputs = [r // step + 1 for r, step in zip(room, stride, strict=True)]
+    return (*outputs, made, *kernel, *stride, *dilation, *before, groups)
 
 
 def convolves(x: Array, w: Array, groups: int, stream: StreamLike = None) -> bool:
@@ -344,13 +362,99 @@ def multiplies(a: Array, b: Array, stream: StreamLike = None) -> bool:
 
 def packs_matrix(b: Array, stream: StreamLike = None) -> bool:
     """Whether `pack_matrix` is for this matrix: float32, with AVX-512, where our product beats OpenBLAS."""
-    return bool(b.dtype is float32 and b.ndim == 2 and b.size) and serves(b, stream) and isa() == "avx512"
+    return bool(b.dtype is float32 and b.ndim == 2 and b.size) and serves(b, stream) and str(isa()).startswith("avx512")
 
 
 def pack_matrix(b: Array, *, stream: StreamLike = None) -> Packed:
     """A matrix [K, N] for `matmul`; UnsupportedError unless it is float32 on a stream of the CPU, as for `pack`."""
     length, made = b.shape
     return pack(ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream), stream=stream)
+
+
+def integer_convolution(
+    x: Array,
+    w: Array,
+    x_zero: Array | None = None,
+    w_zero: Array | None = None,
+    *,
+    stride: Sequence[int],
+    padding: tuple[Sequence[int], Sequence[int]],
+    dilation: Sequence[int],
+    groups: int = 1,
+    stream: StreamLike = None,
+) -> Array:
+    """As `convolution`, of x - x_zero and w - w_zero in exact int32; w_zero: one, or one for each output channel.
+
+    x, w: int8 or uint8, zero points likewise. UnsupportedError unless `integers(x)` and 1-D or 2-D.
+    """
+    if not integers(x, stream) or x.ndim not in (3, 4):
+        raise UnsupportedError("integer_convolution: only on a stream of the CPU, with the libmlxc that mlxc-py builds")
+    if x.ndim == 3:
+        x, w = ops.expand_dims(x, 1, stream=stream), ops.expand_dims(w, 1, stream=stream)
+        stride, dilation, padding = (1, *stride), (1, *dilation), ((0, *padding[0]), (0, *padding[1]))
+        geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return ops.squeeze(integer_convolution(x, w, x_zero, w_zero, **geometry, stream=stream), 1, stream=stream)
+    window = _window(x, w.shape, stride, padding, dilation, groups)
+    packed, sums, zeros = _byte_weights(w, w_zero, groups, stream)
+    if x_zero is None:
+        x_zero = ops.zeros([1], x.dtype, stream=stream)
+    arrays = dict.fromkeys(("x", "weights", "zero", "sums", "zeros"), "mlx_array")
+    compute = _own("mlxc_py_cpu_integer_convolution", **arrays, **_WINDOW)
+    return compute(x, packed, x_zero, sums, zeros, window, on(stream))
+
+
+def _byte_weights(w: Array, zero: Array | None, groups: int, stream: StreamLike) -> tuple[Array, Array, Array | None]:
+    """Weights, sums and zero points as native/mlxc/extras.h wants them."""
+    offset = 128 if w.dtype is uint8 else 0
+    levels = ops.subtract(ops.astype(w, int32, stream=stream), offset, stream=stream)
+    sums, zeros = ops.sum(levels, (1, 2, 3), stream=stream), None
+    if offset or zero is not None:
+        zero = ops.zeros([1], int32, stream=stream) if zero is None else ops.astype(zero, int32, stream=stream)
+        zeros = ops.reshape(ops.subtract(zero, offset, stream=stream), (-1,), stream=stream)
+        zeros = ops.broadcast_to(zeros, sums.shape, stream=stream)
+    made, kernel, channels = w.shape[0] // groups, w.shape[1] * w.shape[2], w.shape[3]
+    rows = ops.reshape(ops.astype(levels, int8, stream=stream), (groups, made, kernel, channels), stream=stream)
+    rows = pad(rows, [(0, 0), (0, -made % _BLOCK), (0, 0), (0, -channels % 4)], stream=stream)
+    blocks = ops.reshape(rows, (groups, -1, _BLOCK, kernel * rows.shape[3] // 4, 4), stream=stream)
+    packed = ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
+    return ops.reshape(packed, (*packed.shape[:3], 4 * _BLOCK), stream=stream), sums, zeros
+
+
+def integer_matmul(
+    a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None, *, stream: StreamLike = None
+) -> Array:
+    """(a - a_zero) [..., K] times (b - b_zero) [K, N] in exact int32; b, which is packed first, should be weights.
+
+    a, b: int8 or uint8, zero points likewise; b_zero: one, or one by column. UnsupportedError unless `integers(a)`.
+    """
+    length, made = b.shape
+    image = ops.reshape(a, (1, 1, math.prod(a.shape[:-1]), length), stream=stream)
+    kernel = ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream)
+    geometry: dict[str, Any] = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
+    y = integer_convolution(image, kernel, a_zero, b_zero, **geometry, stream=stream)
+    return ops.reshape(y, (*a.shape[:-1], made), stream=stream)
+
+
+def integers(x: Array, stream: StreamLike = None) -> bool:
+    """Whether products of this array's 8-bit integers are primitives of our own."""
+    return x.dtype in (int8, uint8) and x.size > 0 and _available() and as_stream(stream).device.type is cpu
+
+
+def dynamic_quantize(x: Array, *, stream: StreamLike = None) -> tuple[Array, Array, Array]:
+    """float32 x as uint8 levels between its extremes, or 0: levels, scale, zero point."""
+    if x.dtype is float32 and serves(x, stream):
+        quantize_ = library().function("mlxc_py_cpu_dynamic_quantize")
+        quantize_.restype, quantize_.argtypes = c_int, (c_void_p,) * 3
+        here = local.here
+        levels, scale, zero = take_list(here, quantize_(here.out, x.live, here.on(stream)))
+        return levels, scale, zero
+    low = ops.minimum(ops.min(x, stream=stream), 0, stream=stream)
+    high = ops.maximum(ops.max(x, stream=stream), 0, stream=stream)
+    step = ops.divide(ops.subtract(high, low, stream=stream), 255, stream=stream)
+    scale = ops.where(ops.equal(high, low, stream=stream), ops.ones_like(step, stream=stream), step, stream=stream)
+    below = ops.divide(ops.negative(low, stream=stream), scale, stream=stream)
+    zero = ops.astype(ops.round(ops.clip(below, 0, 255, stream=stream), stream=stream), uint8, stream=stream)
+    return quantize(x, scale, zero, stream=stream), scale, zero
 
 
 def pool(
@@ -382,14 +486,13 @@ def recurrent(
     initial: Array,
     bias: Array | None = None,
     *,
-    rounded: bool = False,
     stream: StreamLike = None,
 ) -> Array:
     """An LSTM or, with a bias, a GRU run over [steps, batch, gates * hidden]: its states [steps, batch, state].
 
     steps hold the input's product and biases; weights [gates * hidden, hidden]; initial [batch, state], an LSTM's state
     being hidden and cell side by side; bias [hidden] of the GRU's candidate, scaled with its product. Gates are ordered
-    as in ONNX. rounded: states are rounded to 8 bits before the product. UnsupportedError unless `recurs(steps)`.
+    as in ONNX. UnsupportedError unless `recurs(steps)`.
     """
     if not recurs(steps, stream):
         raise UnsupportedError("recurrent: only float32 on a stream of the CPU, with the libmlxc that mlxc-py builds")
@@ -399,8 +502,25 @@ def recurrent(
     blocks = ops.reshape(weights, ((made + missing) // _BLOCK, _BLOCK, hidden), stream=stream)
     packed = ops.contiguous(ops.swapaxes(blocks, 1, 2, stream=stream), stream=stream)
     arrays = dict.fromkeys(("steps", "weights", "bias", "initial"), "mlx_array")
-    compute = _own("mlxc_py_cpu_recurrent", **arrays, rounded="bool")
-    return compute(steps, packed, bias, initial, rounded, on(stream))
+    return _own("mlxc_py_cpu_recurrent", **arrays)(steps, packed, bias, initial, on(stream))
+
+
+def quantized_lstm(
+    steps: Array, weights: Array, initial: Array, scale: Array, zero: Array, *, stream: StreamLike = None
+) -> Array:
+    """As `recurrent`, of an LSTM whose state is quantised as by `dynamic_quantize` before each product.
+
+    weights: int8 or uint8 [4 * hidden, hidden], with a scale and a zero point for all or for each row.
+    """
+    if not recurs(steps, stream):
+        raise UnsupportedError("quantized_lstm: only float32 on a stream of the CPU, with the libmlxc of mlxc-py")
+    made = weights.shape[0]
+    packed, sums, zeros = _byte_weights(ops.reshape(weights, (made, 1, 1, -1), stream=stream), zero, 1, stream)
+    scales = ops.broadcast_to(ops.reshape(scale, (-1,), stream=stream), (made,), stream=stream)
+    if zeros is None:
+        zeros = ops.zeros([made], int32, stream=stream)
+    arrays = dict.fromkeys(("steps", "weights", "initial", "scales", "sums", "zeros"), "mlx_array")
+    return _own("mlxc_py_cpu_quantized_lstm", **arrays)(steps, packed, initial, scales, sums, zeros, on(stream))
 
 
 def recurs(x: Array, stream: StreamLike = None) -> bool:

@@ -183,10 +183,10 @@ class Provider:
         """ORT has let go of the session: free what its plans hold."""
         while self._computes:
             self._computes.pop().close()
-        mx.clear_cache()  # MLX keeps freed weights for its next arrays
         self._give_back_memory()
 
     def _give_back_memory(self) -> None:
+        mx.clear_cache()  # MLX keeps freed weights for its next arrays
         if self._weight_bytes >= memory.WORTH_GIVING_BACK:
             memory.give_back()
 

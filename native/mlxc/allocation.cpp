@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdint>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
@@ -27,8 +28,8 @@ using Malloc = Buffer (*)(Allocator*, size_t);
 Malloc original_malloc = nullptr;
 size_t memory_size = 0;
 
-// Smaller requests are left to malloc alone: the check costs a lock.
-constexpr size_t kChecked = size_t(1) << 20;
+// Smaller requests are left to malloc alone: what is done for the others costs a lock.
+constexpr size_t kLarge = size_t(1) << 20;
 
 // The machine's memory, or the container's limit where that is less.
 size_t available_memory() {
@@ -47,13 +48,47 @@ size_t available_memory() {
   throw std::runtime_error("[malloc] cannot allocate " + std::to_string(size) + " bytes: " + why);
 }
 
+// MLX keeps freed buffers for the next of their size, but 32 MiB at most. Fresh ones cost a page fault for every 4096
+// bytes, which takes longer than most operations on them, so this grows with what arrays have needed: what a graph's run
+// frees amounts to more than is in use at once, because sizes differ. Whoever sets a limit of their own keeps it.
+class CacheLimit {
+ public:
+  // Before a buffer of this size is made.
+  void make_room(size_t size) {
+    std::lock_guard lock(mutex_);
+    if (!ours_) return;
+    if (const size_t wanted = 2 * (mlx::core::get_peak_memory() + size); wanted > limit_) {
+      const size_t found = mlx::core::set_cache_limit(wanted);
+      if (found != limit_) {
+        mlx::core::set_cache_limit(found);
+        ours_ = false;
+        return;
+      }
+      limit_ = wanted;
+    }
+    // MLX lets go of nothing for the sake of what is freed next
+    if (mlx::core::get_cache_memory() + size > limit_) mlx::core::clear_cache();
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t limit_ = size_t(32) << 20;
+  bool ours_ = true;
+};
+
+CacheLimit& cache_limit() {
+  static auto* limit = new CacheLimit; // never destroyed: arrays may be made while the process ends
+  return *limit;
+}
+
 // Stands in for CommonAllocator::malloc; a member function is called like a function with `this` first.
 Buffer checked_malloc(Allocator* self, size_t size) {
-  if (size >= kChecked) {
+  if (size >= kLarge) {
     const size_t in_use = mlx::core::get_active_memory();
     if (size > memory_size || in_use > memory_size - size)
       out_of_memory(
           size, std::to_string(in_use) + " of " + std::to_string(memory_size) + " bytes of memory are in use by arrays");
+    cache_limit().make_room(size);
   }
   Buffer buffer = original_malloc(self, size);
   if (size && !buffer.ptr()) out_of_memory(size, "the system has no memory left");

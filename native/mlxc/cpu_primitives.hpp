@@ -35,6 +35,13 @@ class CpuPrimitive : public mx::UnaryPrimitive {
 // The data of an array as it lies row by row. Where it lies otherwise, `encoder` copies it first.
 const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder);
 
+// How bytes stand for floats from `low`, at most 0, to `high`, at least 0.
+struct LinearRange {
+  float scale;
+  uint8_t zero;
+};
+LinearRange linear_range(float low, float high);
+
 // Every row of the last axis: f(its first element, where it goes), where rows go one after the other, of elements
 // `made` bytes wide. A row that is not dense is gathered first.
 template <class Function>

@@ -1,5 +1,5 @@
 // Convolution and pooling on the CPU, channels last, without an intermediate copy of every window.
-#include "cpu_primitives.hpp"
+#include "cpu_windows.hpp"
 #include "extras.h"
 
 using namespace mlxc;
@@ -48,29 +48,28 @@ const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
   return target;
 }
 
+kernels::Window window_of(const mx::array& x, const int* window, size_t n) {
+  if (!window || n != 12) bad_argument("a window is 12 numbers");
+  if (x.ndim() != 4) bad_argument("[batch, height, width, channels] is needed");
+  for (size_t i = 0; i < n; ++i)
+    if (window[i] < (i == 9 || i == 10 ? -0x7fffff : i < 3 ? 0 : 1)) bad_argument("a window's number is too small");
+  kernels::Window w{x.shape(1), x.shape(2), x.shape(3), window[0], window[1], window[2], window[3], window[4], window[5],
+           window[6],  window[7],  window[8],  window[9], window[10], window[11]};
+  // What the positions amount to must fit in an int, as MLX's shapes do.
+  int64_t reach_y = int64_t(w.out_height) * w.stride_y + int64_t(w.kernel_height) * w.dilation_y;
+  int64_t reach_x = int64_t(w.out_width) * w.stride_x + int64_t(w.kernel_width) * w.dilation_x;
+  const int64_t most = 0x3fffffff;
+  if (reach_y > most || reach_x > most || int64_t(w.out_height) * w.out_width > most ||
+      int64_t(w.kernel_height) * w.kernel_width > 1 << 20)
+    bad_argument("a window is too large");
+  return w;
+}
+
 } // namespace mlxc
 
 namespace {
 
 using kernels::Window;
-
-bool same(const Window& a, const Window& b) { return !std::memcmp(&a, &b, sizeof(Window)); }
-
-// f(what a chunk of positions sees, the output's first element, how many) for all positions of all images.
-template <class Function>
-void each_chunk(const float* images, float* out, int batch, const Window& w, float fill, Function f) {
-  const std::vector<float> padding(w.channels, fill);
-  // A little longer than a chunk: kernels look at whole tiles of positions.
-  std::vector<const float*> seen(size_t(w.kernel_height) * w.kernel_width * kernels::chunk + 16, padding.data());
-  const int positions = w.out_height * w.out_width;
-  for (int image = 0; image < batch; ++image, images += size_t(w.height) * w.width * w.channels)
-    for (int first = 0; first < positions; first += kernels::chunk) {
-      const int n = std::min(kernels::chunk, positions - first);
-      kernels::look(seen.data(), images, padding.data(), first, n, w);
-      f(seen.data(), out, n);
-      out += size_t(n) * w.out_channels;
-    }
-}
 
 class CpuConvolution : public CpuPrimitive {
  public:
@@ -88,7 +87,7 @@ class CpuConvolution : public CpuPrimitive {
     auto convolve = inputs[1].ndim() == 2 ? table.depthwise : table.convolve;
     auto map = activation_ < 0 ? nullptr : table.unary[activation_][kernels::float32];
     encoder.dispatch([=, target = out.data<float>(), batch = out.shape(0), w = window_, p = p_, q = q_] {
-      each_chunk(image, target, batch, w, 0, [&](kernels::Seen seen, float* to, int n) {
+      each_chunk(image, target, batch, w, 0.0f, [&](kernels::Seen seen, float* to, int n) {
         convolve(seen, weights, bias, to, n, w);
         if (map) map(to, to, size_t(n) * w.out_channels, p, q);
       });
@@ -138,24 +137,6 @@ class CpuPool : public CpuPrimitive {
   float scale_;
 };
 
-// The order of `window` in extras.h.
-Window window_of(const mx::array& x, const int* window, size_t n) {
-  if (!window || n != 12) bad_argument("a window is 12 numbers");
-  if (x.ndim() != 4 || x.dtype() != mx::float32) bad_argument("float32 [batch, height, width, channels] is needed");
-  for (size_t i = 0; i < n; ++i)
-    if (window[i] < (i == 9 || i == 10 ? -0x7fffff : i < 3 ? 0 : 1)) bad_argument("a window's number is too small");
-  Window w{x.shape(1), x.shape(2), x.shape(3), window[0], window[1], window[2], window[3], window[4], window[5],
-           window[6],  window[7],  window[8],  window[9], window[10], window[11]};
-  // What the positions amount to must fit in an int, as MLX's shapes do.
-  int64_t reach_y = int64_t(w.out_height) * w.stride_y + int64_t(w.kernel_height) * w.dilation_y;
-  int64_t reach_x = int64_t(w.out_width) * w.stride_x + int64_t(w.kernel_width) * w.dilation_x;
-  const int64_t most = 0x3fffffff;
-  if (reach_y > most || reach_x > most || int64_t(w.out_height) * w.out_width > most ||
-      int64_t(w.kernel_height) * w.kernel_width > 1 << 20)
-    bad_argument("a window is too large");
-  return w;
-}
-
 mx::array convolution(
     const mx::array& x,
     const mx::array& weights,
@@ -167,6 +148,7 @@ mx::array convolution(
     float q,
     mx::Stream stream) {
   const Window w = window_of(x, numbers, n);
+  if (x.dtype() != mx::float32) bad_argument("float32 is needed");
   if (activation >= kernels::n_unary) bad_argument("no such kind of function");
   if (w.channels % w.groups || w.out_channels % w.groups) bad_argument("the groups do not divide the channels");
   const int kernel = w.kernel_height * w.kernel_width, made = w.out_channels / w.groups;
@@ -187,6 +169,7 @@ mx::array convolution(
 
 mx::array pooled(const mx::array& x, const int* numbers, size_t n, bool maximum, float scale, mx::Stream stream) {
   const Window w = window_of(x, numbers, n);
+  if (x.dtype() != mx::float32) bad_argument("float32 is needed");
   if (w.channels != w.out_channels) bad_argument("pooling keeps the channels");
   return mx::array(
       {x.shape(0), w.out_height, w.out_width, w.out_channels}, mx::float32,

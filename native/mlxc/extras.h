@@ -101,15 +101,26 @@ MLXC_API int mlxc_py_cpu_pool(
  * steps [steps, batch, gates * hidden] that hold the input's product and every bias but the GRU's `bias` [hidden], which
  * the reset gate scales with the candidate's product (empty for an LSTM). From `initial` [batch, state] to
  * [steps, batch, state], where the state is hidden and, of an LSTM, cell side by side. Weights are [blocks, hidden, 16]:
- * the gates in blocks of 16, the last filled up with zeros. With `rounded` the state is rounded to 8 bits between its
- * extremes over the batch before each product. All float32. */
+ * the gates in blocks of 16, the last filled up with zeros. All float32. */
 MLXC_API int mlxc_py_cpu_recurrent(
     mlx_array* res,
     mlx_array steps,
     mlx_array weights,
     mlx_array bias,
     mlx_array initial,
-    bool rounded,
+    mlx_stream s);
+
+/* An LSTM likewise, whose state is quantised to bytes between its extremes over the batch, or 0, before each product with
+ * 8-bit weights: these as for mlxc_py_cpu_integer_convolution, of one element, and sums, zeros and the scale for each
+ * gate. */
+MLXC_API int mlxc_py_cpu_quantized_lstm(
+    mlx_array* res,
+    mlx_array steps,
+    mlx_array weights,
+    mlx_array initial,
+    mlx_array scales,
+    mlx_array sums,
+    mlx_array zeros,
     mlx_stream s);
 
 /* Arithmetic of two arrays of one type (as above), with broadcasting. The result has the layout of an operand that has
@@ -133,7 +144,25 @@ MLXC_API int mlxc_py_cpu_quantize(mlx_array* res, mlx_array x, mlx_array scale, 
 /* (x - zero) * scale in float32. */
 MLXC_API int mlxc_py_cpu_dequantize(mlx_array* res, mlx_array x, mlx_array scale, mlx_array zero, mlx_stream s);
 
-/* The instruction set that these use here: "avx512", "avx2", or "baseline" (SSE2, NEON). A static string. */
+/* Convolution of 8-bit integers in int32, exact but for overflow: of x - zero with w - z, where `window` is as above, and
+ * positions outside the image are `zero` (one of x's type). Weights w are int8 [groups, blocks, kernel height * width *
+ * quads, 64]: as above, but channels in `quads` of four, the last filled up with zeros, for 16 output channels side by
+ * side. `sums` [output channels] in int32 are those of w; `zeros` likewise are z (empty: all 0). */
+MLXC_API int mlxc_py_cpu_integer_convolution(
+    mlx_array* res,
+    mlx_array x,
+    mlx_array weights,
+    mlx_array zero,
+    mlx_array sums,
+    mlx_array zeros,
+    const int* window,
+    size_t window_num,
+    mlx_stream s);
+
+/* Three arrays: float32 x as uint8 levels between its extremes, or 0; their scale; their zero point. */
+MLXC_API int mlxc_py_cpu_dynamic_quantize(mlx_vector_array* res, mlx_array x, mlx_stream s);
+
+/* The instruction set that these use here: "avx512vnni", "avx512", "avx2", or "baseline" (SSE2, NEON). A static string. */
 MLXC_API const char* mlxc_py_cpu_isa(void);
 
 /* Use another one that the processor has, to test or to measure it. */

@@ -104,6 +104,7 @@ class Layout {
       if (name == "Slice" && sliced(a, first)) return;
       if (name == "Pad") return padded(a, first);
       if (name == "Split") return split(a, first);
+      if (name == "CpuDynamicQuantize") return quantized(a, first);
     }
     rebuild(a);
   }
@@ -209,6 +210,15 @@ class Layout {
     const auto parts = mx::split(of.base, places, of.axes[axis], stream(a));
     const auto outputs = a.outputs();
     for (size_t i = 0; i < outputs.size(); ++i) keep(outputs[i], {parts[i], of.axes});
+  }
+
+  // Levels lie like the data; scale and zero point are scalars.
+  void quantized(const mx::array& a, const View& of) {
+    const auto outputs = a.outputs();
+    std::vector<mx::Dtype> dtypes;
+    for (const auto& out : outputs) dtypes.push_back(out.dtype());
+    const auto made = mx::array::make_arrays({of.base.shape(), {}, {}}, dtypes, a.primitive_ptr(), {of.base});
+    for (size_t i = 0; i < outputs.size(); ++i) keep(outputs[i], {made[i], i ? Ints{} : of.axes});
   }
 
   void rebuild(const mx::array& a) {

@@ -15,11 +15,11 @@ from ort_ep.ops import precision
 from ort_ep.ops.axes import axes_of, axis_of, channels_first, channels_last
 from ort_ep.ops.contrib import FusedConvolution, Products, activated, fused_conv, fused_matmul, turned_factor
 from ort_ep.ops.conv import Kernel, conv_transpose, kernel, one_to_three_axes, transposed_kernel
-from ort_ep.ops.matmul import exact_product, factor, matmul
+from ort_ep.ops.matmul import factor, matmul
 from ort_ep.ops.microsoft_attention import Masking, only_plain, self_attention, side_by_side
 from ort_ep.ops.pool import Pooling, pooled
 from ort_ep.ops.precision import widen, widened
-from ort_ep.ops.quant import STORED, centred, dequantize_linear, quantize_linear, requantized
+from ort_ep.ops.quant import STORED, centred, dequantize_linear, integer_product, quantize_linear, requantized
 from ort_ep.ops.softmax import softmax
 from ort_ep.ops.window import Window
 from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, SINGLES, op
@@ -119,7 +119,7 @@ def quantized_attention(
     n_outputs: int,
     **masking: Unpack[Masking],
 ) -> tuple[Array, ...]:
-    total = exact_product(centred(x, input_zero_point), centred(weight, weight_zero_point))
+    total = integer_product(x, weight, input_zero_point, weight_zero_point)
     projected = total.astype(mx.float32) * (input_scale * weight_scale) + bias
     return self_attention(side_by_side(projected, num_heads), past, mask_index, None, n_outputs, **masking)
 

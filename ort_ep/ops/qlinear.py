@@ -11,9 +11,8 @@ from ort_ep.ops import precision
 from ort_ep.ops.activation import leaky_relu
 from ort_ep.ops.axes import channels_first
 from ort_ep.ops.axes import channels_last as to_channels_last
-from ort_ep.ops.matmul import exact_product
 from ort_ep.ops.pool import Pooling, average_pool, spatial_axes
-from ort_ep.ops.quant import centred, dequantize_linear, dynamic_quantize_linear, per_row, quantize_linear
+from ort_ep.ops.quant import dequantize_linear, dynamic_quantize_linear, integer_product, per_row, quantize_linear
 from ort_ep.registry import BOOL, BYTES, MICROSOFT, op
 
 # values, scales and zero points: what every operator here takes
@@ -126,7 +125,7 @@ def matmul_integer_to_float(
     b_zero_point: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    levels = exact_product(centred(a, per_row(a_zero_point)), centred(b, b_zero_point))
+    levels = integer_product(a, b, a_zero_point, b_zero_point)
     product = levels.astype(mx.float32) * per_row(a_scale) * b_scale
     return product if bias is None else product + bias
 
@@ -155,9 +154,8 @@ def qgemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Array:
-    rows = centred(a.T if transA else a, a_zero_point)
-    columns = centred(b, per_row(b_zero_point) if transB else b_zero_point)
-    levels = exact_product(rows, columns.T if transB else columns)
+    rows, columns = (a.T if transA else a), (b.T if transB else b)
+    levels = integer_product(rows, columns, a_zero_point, b_zero_point, weights=b.evaluated)
     levels = levels if c is None else levels + c
     y = levels.astype(mx.float32) * (a_scale * b_scale * alpha)
     return y if y_scale is None else quantized(y, y_scale, y_zero_point, a)

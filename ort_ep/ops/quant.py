@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -112,12 +112,9 @@ def dequantize_linear(
 
 @op("DynamicQuantizeLinear", since=11, dtypes={"x": frozenset({"float32"})})
 def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
-    lowest = highest = mx.zeros(())
     if x.size:
-        lowest, highest = mx.minimum(mx.min(x), 0), mx.maximum(mx.max(x), 0)
-    scale = mx.where(highest == lowest, mx.ones_like(lowest), (highest - lowest) / 255)
-    zero = mx.round(mx.clip(-lowest / scale, 0, 255))
-    return saturated(mx.round(x / scale) + zero, mx.uint8), scale, zero.astype(mx.uint8)
+        return cpu_primitives.dynamic_quantize(x)
+    return mx.zeros(x.shape, mx.uint8), mx.ones(()), mx.zeros((), mx.uint8)
 
 
 def centred(x: Array, zero_point: Array | None) -> Array:
@@ -137,7 +134,24 @@ def per_output(values: Values, w: Array) -> Values:
 
 @op("MatMulInteger", since=10, dtypes=BYTES)
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
-    return exact_product(centred(a, per_row(a_zero_point)), centred(b, b_zero_point))
+    return integer_product(a, b, a_zero_point, b_zero_point)
+
+
+def integer_product(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None, *, weights: bool = False) -> Array:
+    """(a - a_zero) @ (b - b_zero) in int32, of 8-bit integers; zero points are one, or one by row of a, column of b.
+
+    weights: b stays the same from run to run, which is also taken from its being evaluated.
+    """
+    fits = b.ndim == 2 and b.size and (a_zero is None or a_zero.size == 1)
+    if fits and (weights or b.evaluated) and cpu_primitives.integers(a):
+        return cpu_primitives.integer_matmul(a, b, a_zero, nonzero(b_zero))
+    return exact_product(centred(a, per_row(a_zero)), centred(b, b_zero))
+
+
+def nonzero(zero_point: Array | None) -> Array | None:
+    """Zero points; None where they are known to be 0."""
+    known = zero_point is not None and zero_point.evaluated
+    return None if known and not np.array(zero_point).any() else zero_point
 
 
 @op("ConvInteger", since=10, dtypes=BYTES, claim=one_to_three_axes)
@@ -152,12 +166,27 @@ def conv_integer(
     **sliding: Unpack[Sliding],
 ) -> Array:
     window = Window.of(x.shape[2:], w.shape[2:], **sliding)
-    weights = centred(w, per_output(w_zero_point, w))
-    return exact_convolution(centred(x, x_zero_point), weights, window, group)
+    return integer_convolution(x, w, x_zero_point, w_zero_point, window, group)
+
+
+def integer_convolution(
+    x: Array, w: Array, x_zero: Array | None, w_zero: Array | None, window: Window, group: int
+) -> Array:
+    """The convolution in int32 of x - x_zero with w - w_zero: one, or one for each output channel."""
+    if cpu_primitives.integers(x) and x.ndim < 5 and w.size and (group == 1 or w.shape[1] > 1):
+        geometry: dict[str, Any] = {"stride": window.strides, "dilation": window.dilations, "groups": group}
+        data, weights = (v.transpose(to_channels_last(v.ndim)) for v in (x, w))
+        padding = (window.before, window.after)
+        y = cpu_primitives.integer_convolution(data, weights, x_zero, nonzero(w_zero), padding=padding, **geometry)
+        return y.transpose(channels_first(y.ndim))
+    return exact_convolution(centred(x, x_zero), centred(w, per_output(w_zero, w)), window, group)
 
 
 def exact_convolution(x: Array, w: Array, window: Window, group: int) -> Array:
     """The convolution in int32 of values within 8 bits and a sign, through float32 sums that stay exact."""
+    if w.shape[1] * math.prod(window.kernel) <= EXACT_TERMS:
+        total = convolve(x.astype(mx.float32), kernel(w.astype(mx.float32), group=group), None, window, group)
+        return total.astype(mx.int32)
     high = mx.right_shift(w, 4)
     low = w - 16 * high
     return 16 * exact_nibbles(x, high, window, group) + exact_nibbles(x, low, window, group)
@@ -192,7 +221,7 @@ def qlinear_matmul(
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    total = exact_product(centred(a, per_row(a_zero_point)), centred(b, b_zero_point))
+    total = integer_product(a, b, a_zero_point, b_zero_point)
     scale = widen(per_row(a_scale)) * widen(b_scale) / widen(per_row(y_scale))
     return requantized(total, scale, per_row(y_zero_point))
 
@@ -217,8 +246,7 @@ def qlinear_conv(
 ) -> Array:
     x = x.transpose(channels_first(x.ndim)) if channels_last else x
     window = Window.of(x.shape[2:], w.shape[2:], **sliding)
-    weights = centred(w, per_output(w_zero_point, w))
-    total = exact_convolution(centred(x, x_zero_point), weights, window, group)
+    total = integer_convolution(x, w, x_zero_point, w_zero_point, window, group)
     total = total if b is None else total + per_channel(b, total)
     scale = x_scale * w_scale / y_scale
     scale = scale if scale.size == 1 else per_channel(scale, total.astype(mx.float32))

@@ -13,7 +13,7 @@ from ort_ep.ops import precision
 from ort_ep.ops.axes import reversed_along
 from ort_ep.ops.indexing import reverse_sequence
 from ort_ep.ops.precision import widened
-from ort_ep.ops.quant import centred
+from ort_ep.ops.quant import integer_product
 from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, op
 
 Unary = Callable[[Array], Array]
@@ -27,10 +27,24 @@ class Plain:
 
     weights: Array
     bias: Array | None = None
-    rounded: bool = False
+
+    def run(self, steps: Array, state: Array) -> Array:
+        return cpu_primitives.recurrent(steps, self.weights, state, self.bias)
 
 
-Direction = tuple[Unary, Cell, Plain | None]
+@dataclass(frozen=True)
+class Quantized:
+    """As Plain, of an LSTM with 8-bit weights."""
+
+    weights: Array
+    scale: Array
+    zero_point: Array
+
+    def run(self, steps: Array, state: Array) -> Array:
+        return cpu_primitives.quantized_lstm(steps, self.weights, state, self.scale, self.zero_point)
+
+
+Direction = tuple[Unary, Cell, Plain | Quantized | None]
 
 REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 RNN, GRU, LSTM = ("Tanh",), ("Sigmoid", "Tanh"), ("Sigmoid", "Tanh", "Tanh")
@@ -67,11 +81,11 @@ def unrolled(steps: Array, cell: Cell, states: States, lengths: Array | None) ->
     return mx.stack(outputs) if outputs else mx.zeros([0, *states[0].shape], states[0].dtype), states
 
 
-def at_once(steps: Array, plain: Plain, states: States) -> tuple[Array, States]:
+def at_once(steps: Array, plain: Plain | Quantized, states: States) -> tuple[Array, States]:
     """As `unrolled`, of sequences that are all as long."""
     width = states[0].shape[-1]
     state = mx.concatenate(list(states), 1)
-    every = cpu_primitives.recurrent(steps, plain.weights, state, plain.bias, rounded=plain.rounded)
+    every = plain.run(steps, state)
     last = every[-1] if steps.shape[0] else state
     return every[..., :width], tuple(mx.split(last, len(states), 1))
 
@@ -269,7 +283,7 @@ def lstm_cells(
     b: Array | None,
     p: Array | None,
     input_forget: int,
-    plain: Sequence[Plain],
+    plain: Sequence[Plain | Quantized],
 ) -> Callable[[int], Direction]:
     """LSTM cells over any product with W and R; gates are ordered input, output, forget, cell."""
     functions = layer.functions()
@@ -298,22 +312,15 @@ def lstm_cells(
 
 
 def quantized_products(weights: Array, scales: Array, zero_points: Array) -> Callable[[int], Unary]:
-    """By direction: x, quantised as it comes, times the columns of 8-bit weights [D, K, gates].
-
-    The integers are summed in float32, whose error is the one that the result's own rounding to float32 has.
-    """
+    """By direction: x, quantised as it comes, times the columns of 8-bit weights [D, K, gates]."""
 
     def direction(index: int) -> Unary:
-        levels = centred(weights[index], zero_points[index]).astype(mx.float32)
-
         def product(x: Array) -> Array:
             if not x.size:
-                return mx.zeros([*x.shape[:-1], levels.shape[1]], x.dtype)
-            low, high = mx.minimum(mx.min(x), 0), mx.maximum(mx.max(x), 0)
-            scale = mx.where(high == low, mx.ones_like(low), (high - low) / 255)
-            zero = mx.round(mx.clip(-low / scale, 0, 255))
-            rounded = mx.clip(mx.round(x / scale), -zero, 255 - zero)
-            return mx.matmul(rounded, levels) * (scale * scales[index])
+                return mx.zeros([*x.shape[:-1], weights.shape[2]], x.dtype)
+            levels, scale, zero = cpu_primitives.dynamic_quantize(x)
+            total = integer_product(levels, weights[index], zero, zero_points[index], weights=True)
+            return total.astype(mx.float32) * (scale * scales[index])
 
         return product
 
@@ -344,7 +351,7 @@ def dynamic_quantize_lstm(
     layer = Layer(LSTM, r.shape[1], sequence_lens, **attributes)
     project = quantized_products(w, w_scale, w_zero_point)
     recur = quantized_products(r, r_scale, r_zero_point)
-    levels = [centred(r[index], r_zero_point[index]).astype(mx.float32) * r_scale[index] for index in range(r.shape[0])]
-    plain = [Plain(weights.T, rounded=True) for weights in levels]
+    directions = zip(r, r_scale, r_zero_point, strict=True)
+    plain = [Quantized(weights.T, *linear) for weights, *linear in directions]
     build = lstm_cells(layer, project, recur, b, p, input_forget, plain)
     return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]

@@ -19,7 +19,7 @@ BEST = cpu.isa()
 HALF = (mx.float16, mx.bfloat16)
 
 
-@pytest.fixture(params=["avx512", "avx2", "baseline"], autouse=True)
+@pytest.fixture(params=["avx512vnni", "avx512", "avx2", "baseline"], autouse=True)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     if BEST is None:
         pytest.skip("an official libmlxc has no CPU primitives")

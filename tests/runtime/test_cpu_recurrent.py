@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["avx512", "avx2", "baseline"])
+@pytest.fixture(params=["avx512vnni", "avx512", "avx2", "baseline"])
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     best = cpu_primitives.isa()
     assert best is not None
@@ -81,20 +81,36 @@ def test_cells(isa: str, gates: int, batch: int, hidden: int) -> None:
     np.testing.assert_allclose(np.array(y), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-def test_rounded_states(isa: str, batch: int) -> None:
-    steps, weights, initial = tensors(4, 3, batch, 20)
-    given = [mx.array(x) for x in (steps, weights, initial)]
-    y = np.array(cpu_primitives.recurrent(*given, rounded=True))
-    np.testing.assert_allclose(y, model(steps, weights, initial, None, rounded=True), rtol=1e-4, atol=2e-2)
-    assert np.abs(y[0] - model(steps, weights, initial, None, rounded=True)[0]).max() < 1e-5
+def quantized(dtype: Any, rows: int, columns: int, each: bool) -> tuple[Host, Host, Host]:
+    """Weights as 8-bit integers, with scales and zero points for all or for each row."""
+    random = np.random.default_rng(rows)
+    limits = np.iinfo(dtype)
+    count = rows if each else 1
+    levels = random.integers(limits.min, limits.max + 1, (rows, columns)).astype(dtype)
+    middle = random.integers(-5, 6, count) + (limits.min + limits.max) // 2
+    return levels, random.uniform(0.001, 0.003, count).astype(np.float32), middle.astype(dtype)
 
 
-def test_states_that_are_all_zero_are_rounded_to_zero() -> None:
-    steps, weights, _ = tensors(4, 1, 2, 8)
-    given = [mx.array(x) for x in (steps, weights, np.zeros((2, 16), np.float32))]
-    plain, rounded = (np.array(cpu_primitives.recurrent(*given, rounded=flag)) for flag in (False, True))
-    np.testing.assert_array_equal(plain, rounded)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize(("batch", "hidden", "each"), [(1, 20, False), (5, 7, True), (67, 3, False)])
+def test_quantized_lstm(isa: str, dtype: Any, batch: int, hidden: int, each: bool) -> None:
+    steps, _, initial = tensors(4, 3, batch, hidden)
+    levels, scale, zero = quantized(dtype, 4 * hidden, hidden, each)
+    weights = (levels.astype(np.float64) - zero[:, None]) * scale[:, None]
+    y = np.array(cpu_primitives.quantized_lstm(*(mx.array(x) for x in (steps, levels, initial, scale, zero))))
+    expected = model(steps, weights, initial, None, rounded=True)
+    np.testing.assert_allclose(y[0], expected[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=2e-2)  # a state on the edge between two levels
+
+
+def test_states_that_are_all_zero_are_quantized_to_zero() -> None:
+    steps, _, _ = tensors(4, 1, 2, 8)
+    levels, scale, zero = quantized(np.int8, 32, 8, each=False)
+    initial = mx.zeros([2, 16])
+    one, two, three, four = (mx.array(x) for x in (steps, levels, scale, zero))
+    y = cpu_primitives.quantized_lstm(one, two, initial, three, four)
+    plain = cpu_primitives.recurrent(mx.array(steps), mx.zeros([32, 8]), initial)
+    np.testing.assert_array_equal(np.array(y), np.array(plain))
 
 
 def test_views_and_no_steps() -> None:
@@ -113,5 +129,10 @@ def test_shapes_that_do_not_fit_are_errors() -> None:
             cpu_primitives.recurrent(*given)
     with pytest.raises(mx.MLXError):
         cpu_primitives.recurrent(steps, weights, initial, weights[0, :3])
+    levels = weights.astype(mx.int8)
+    one, none = mx.ones([1]), mx.zeros([1], mx.int8)
+    for given in ((steps[..., :8], levels, initial), (steps, levels, initial[:1]), (steps, levels[:, :4], initial)):
+        with pytest.raises(mx.MLXError):
+            cpu_primitives.quantized_lstm(*given, one, none)
     with pytest.raises(mx.UnsupportedError):
         cpu_primitives.recurrent(steps.astype(mx.float16), weights, initial)

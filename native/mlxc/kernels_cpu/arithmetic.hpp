@@ -68,6 +68,33 @@ void quantize(const void* source, void* target, size_t n, float scale, int zero,
   for (size_t j = 0; i < n; ++i, ++j) out[i] = last[j];
 }
 
+void extremes(const float* in, size_t n, float* low, float* high) {
+  F least = all(*low), most = all(*high);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    F x = Float32::load(in + i);
+    least = min(x, least);
+    most = max(x, most);
+  }
+  for (int j = 0; j < lanes; ++j) {
+    *low = least[j] < *low ? least[j] : *low;
+    *high = most[j] > *high ? most[j] : *high;
+  }
+  for (; i < n; ++i) {
+    *low = in[i] < *low ? in[i] : *low;
+    *high = in[i] > *high ? in[i] : *high;
+  }
+}
+
+void floats(const int32_t* in, float* out, size_t n) {
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) *(F_at*)(out + i) = __builtin_convertvector(*(const I_at*)(in + i), F);
+  for (; i < n; ++i) {
+    const int32_t x = in[i];
+    out[i] = float(x);
+  }
+}
+
 template <class T>
 void dequantize(const void* source, void* target, size_t n, float scale, int zero) {
   auto in = (const T*)source;

@@ -4,7 +4,8 @@ namespace mlxc::kernels {
 
 namespace {
 
-const Table* found[4];
+const Table* found[5];
+Table vnni; // avx512 with another convolve_bytes
 const Table* in_use = nullptr; // an aligned pointer: read and written with atomic builtins
 
 } // namespace
@@ -16,8 +17,15 @@ const Table* const* usable() {
     __builtin_cpu_init();
     const bool fma = __builtin_cpu_supports("fma");
     if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+      if (__builtin_cpu_supports("avx512vnni")) {
+        vnni = avx512;
+        vnni.name = "avx512vnni";
+        vnni.convolve_bytes = convolve_bytes_vnni;
+        *next++ = &vnni;
+      }
       *next++ = &avx512;
+    }
     if (fma && __builtin_cpu_supports("avx2")) *next++ = &avx2;
 #endif
     *next = &baseline;

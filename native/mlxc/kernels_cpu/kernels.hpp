@@ -42,6 +42,10 @@ using Convert = void (*)(const void* in, void* out, size_t n);
 
 // min(max(round(x / scale) + zero, low), high) of float32, as the low 8 bits of an integer.
 using Quantize = void (*)(const void* in, void* out, size_t n, float scale, int zero, int low, int high);
+// The least and the greatest of n floats and of those that are there.
+using Extremes = void (*)(const float* in, size_t n, float* low, float* high);
+// Integers as floats: out may be in.
+using Floats = void (*)(const int32_t* in, float* out, size_t n);
 // (x - zero) * scale of 8-bit integers, as float32.
 using Dequantize = void (*)(const void* in, void* out, size_t n, float scale, int zero);
 
@@ -64,14 +68,28 @@ constexpr int chunk = 64;
 constexpr int block = 16;
 
 // The address of what each of the kernel's elements sees, for a chunk of output positions: [kernel][chunk]. Outside the
-// image that is `padding`, as many floats as a pixel has.
+// image that is `padding`, as many elements as a pixel has.
 using Seen = const float* const*;
+using SeenBytes = const uint8_t* const*;
 
 // One chunk of `n` positions of the output, which lie side by side in `out`; bias may be null.
 // Weights are packed as [groups][blocks][kernel][channels / groups][block], the last block filled up with zeros.
 using Convolve = void (*)(Seen seen, const float* weights, const float* bias, float* out, int n, const Window& window);
 // Weights are [kernel][channels].
 using Depthwise = Convolve;
+// What the sums of a convolution of bytes start from: `start` of the output channel, less its zero point (where there are
+// any) times the sum of the bytes that the position sees. Of each group, output channels are filled up to whole blocks;
+// sums are [groups][seen_sums].
+constexpr int seen_sums = chunk + 16;
+struct Starts {
+  const int32_t *start, *zeros, *sums;
+};
+// As Convolve, of unsigned bytes with signed ones, exact in int32. A group's channels come in fours, and so do its
+// weights: [groups][blocks][kernel][channels / groups / 4][block][4].
+using ConvolveBytes =
+    void (*)(SeenBytes seen, const int8_t* weights, const Starts& starts, int32_t* out, int n, const Window& window);
+// The sums of n times `length` bytes.
+using SumBytes = void (*)(const uint8_t* in, size_t n, int length, int32_t* out);
 // The sum times `scale`, or the maximum.
 using Pool = void (*)(Seen seen, float* out, int n, const Window& window, float scale);
 
@@ -79,14 +97,16 @@ using Pool = void (*)(Seen seen, float* out, int n, const Window& window, float 
 struct Recurrence {
   int steps, batch, hidden;
   bool lstm;
-  bool rounded; // the state is rounded to 8 bits before its product
 };
 
 // Steps [steps][batch][gates], states [batch][state] and out [steps][batch][state], where a state is hidden and, of an
-// LSTM, cell. Weights are [blocks][hidden][block]; scratch holds `batch` times the padded gates, and hidden once more.
+// LSTM, cell. Weights are [blocks][hidden][block]; scratch holds `batch` times the padded gates.
 using Recur = void (*)(
     const float* steps, const float* weights, const float* bias, const float* initial, float* out, float* scratch,
     const Recurrence& recurrence);
+
+// One LSTM cell: from the gates' two parts and the state to the next state.
+using Cell = void (*)(const float* x, const float* gates, const float* state, float* out, int hidden);
 
 struct Table {
   const char* name;
@@ -95,18 +115,26 @@ struct Table {
   Combine binary[n_binary][n_types][n_operands];
   Convert convert[n_types][n_types];
   Quantize quantize;
+  Extremes extremes;
+  Floats floats;
   Dequantize dequantize_signed, dequantize_unsigned;
   Convolve convolve, depthwise;
+  ConvolveBytes convolve_bytes;
+  SumBytes sum_bytes;
   Pool pool_sum, pool_max;
   Recur recur;
+  Cell lstm_cell;
 };
 
 // Fills `seen` for the n positions from `first` on.
 void look(const float** seen, const float* image, const float* padding, int first, int n, const Window& window);
+void look(const uint8_t** seen, const uint8_t* image, const uint8_t* padding, int first, int n, const Window& window);
 
 extern const Table baseline;
 extern const Table avx2;
 extern const Table avx512;
+void convolve_bytes_vnni(
+    SeenBytes seen, const int8_t* weights, const Starts& starts, int32_t* out, int n, const Window& window);
 
 // The tables that this processor runs, the best first; ends with a null pointer.
 const Table* const* usable();

@@ -41,28 +41,8 @@ void all_gates(const float* states, size_t stride, const float* weights, float* 
     state_product<rows, 1>(states, stride, weights + done * hidden, gates + done, padded, hidden);
 }
 
-// The states as 8-bit levels between the least and the greatest of them would have them.
-MLXC_INLINE void round_states(const float* states, size_t stride, float* out, int batch, int hidden) {
-  float low = 0, high = 0;
-  for (int b = 0; b < batch; ++b)
-    for (int j = 0; j < hidden; ++j) {
-      float x = states[b * stride + j];
-      low = x < low ? x : low;
-      high = x > high ? x : high;
-    }
-  const float scale = high == low ? 1 : (high - low) / 255;
-  const float offset = -low / scale;
-  const float zero = rounded(all(offset > 255 ? 255 : offset)).n[0];
-  for (int b = 0; b < batch; ++b)
-    for (int j = 0; j < hidden; j += lanes) {
-      const size_t n = hidden - j < lanes ? hidden - j : lanes;
-      F level = rounded(load_part<Float32>(states + b * stride + j, n) / scale).n;
-      store_part<Float32>(out + size_t(b) * hidden + j, clamped(level, -zero, 255 - zero) * scale, n);
-    }
-}
-
 // Gates in the order input, output, forget, cell; the state is [hidden, cell].
-MLXC_INLINE void lstm_cell(const float* x, const float* gates, const float* state, float* out, int hidden) {
+void lstm_cell(const float* x, const float* gates, const float* state, float* out, int hidden) {
   for (int j = 0; j < hidden; j += lanes) {
     const size_t n = hidden - j < lanes ? hidden - j : lanes;
     auto gate = [&](int i) { return load_part<Float32>(x + i * hidden + j, n) + load_part<Float32>(gates + i * hidden + j, n); };
@@ -88,23 +68,16 @@ MLXC_INLINE void gru_cell(
 void recur(
     const float* steps, const float* weights, const float* bias, const float* initial, float* out, float* scratch,
     const Recurrence& r) {
-  const int gates = r.lstm ? 4 : 3, wide = r.lstm ? 2 * r.hidden : r.hidden;
+  const int gates = r.lstm ? 4 : 3;
+  const size_t wide = r.lstm ? 2 * r.hidden : r.hidden;
   const size_t padded = (size_t(gates) * r.hidden + block - 1) / block * block;
-  float* quantized = scratch + size_t(r.batch) * padded;
   const float* state = initial;
   for (int step = 0; step < r.steps; ++step) {
-    const float* seen = state;
-    size_t stride = wide;
-    if (r.rounded) {
-      round_states(state, wide, quantized, r.batch, r.hidden);
-      seen = quantized;
-      stride = r.hidden;
-    }
     int row = 0;
     for (; row + 4 <= r.batch; row += 4)
-      all_gates<4>(seen + row * stride, stride, weights, scratch + row * padded, padded, r.hidden);
+      all_gates<4>(state + row * wide, wide, weights, scratch + row * padded, padded, r.hidden);
     for (; row < r.batch; ++row)
-      all_gates<1>(seen + row * stride, stride, weights, scratch + row * padded, padded, r.hidden);
+      all_gates<1>(state + row * wide, wide, weights, scratch + row * padded, padded, r.hidden);
     for (row = 0; row < r.batch; ++row) {
       const float* x = steps + (size_t(step) * r.batch + row) * gates * r.hidden;
       float* to = out + (size_t(step) * r.batch + row) * wide;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arithmetic.hpp"
+#include "bytes.hpp"
 #include "functions.hpp"
 #include "recurrent.hpp"
 #include "windows.hpp"
@@ -102,6 +103,23 @@ void softmax(const void* source, void* target, size_t rows, size_t length) {
   for (size_t row = 0; row < rows; ++row) softmax_row<E>(in + row * length, out + row * length, length);
 }
 
+void convolve_bytes(
+    SeenBytes seen, const int8_t* weights, const Starts& starts, int32_t* out, int n, const Window& w) {
+  all_bytes(seen, weights, starts, out, n, w);
+}
+
+void sum_bytes(const uint8_t* in, size_t n, int length, int32_t* out) {
+  for (size_t i = 0; i < n; ++i, in += length) {
+    I sums = {};
+    int c = 0;
+    for (; c + 4 * lanes <= length; c += 4 * lanes) sums = dot(sums, *(const I_at*)(in + c), I{} + 0x01010101);
+    int32_t total = 0;
+    for (int j = 0; j < lanes; ++j) total += sums[j];
+    for (; c < length; ++c) total += in[c];
+    out[i] = total;
+  }
+}
+
 } // namespace
 
 #define MLXC_MAP(KIND) \
@@ -125,13 +143,18 @@ extern const Table MLXC_ISA = {
      MLXC_COMBINE(minimum)},
     {MLXC_CONVERT(Float32), MLXC_CONVERT(Float16), MLXC_CONVERT(BFloat16)},
     quantize,
+    extremes,
+    floats,
     dequantize<int8_t>,
     dequantize<uint8_t>,
     convolve,
     depthwise,
+    convolve_bytes,
+    sum_bytes,
     pool_sum,
     pool_max,
     recur,
+    lstm_cell,
 };
 
 } // namespace mlxc::kernels

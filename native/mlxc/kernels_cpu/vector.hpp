@@ -6,6 +6,12 @@
 // Always inlined: a vector that is passed in a call has another ABI in each instruction set.
 #define MLXC_INLINE static inline __attribute__((always_inline))
 
+#ifdef __clang__
+#define MLXC_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MLXC_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace mlxc::kernels {
 namespace {
 
@@ -17,6 +23,7 @@ typedef uint32_t U __attribute__((vector_size(4 * MLXC_LANES)));
 typedef uint16_t H __attribute__((vector_size(2 * MLXC_LANES)));
 
 // The same types where they may lie at any address.
+typedef int32_t I_at __attribute__((vector_size(4 * MLXC_LANES), aligned(1), may_alias));
 typedef float F_at __attribute__((vector_size(4 * MLXC_LANES), aligned(1), may_alias));
 typedef uint16_t H_at __attribute__((vector_size(2 * MLXC_LANES), aligned(1), may_alias));
 

@@ -1,30 +1,10 @@
 // Convolution and pooling of one chunk of output positions.
 #pragma once
 
-#include "vector.hpp"
-
-#ifdef __clang__
-#define MLXC_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define MLXC_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "tiles.hpp"
 
 namespace mlxc::kernels {
 namespace {
-
-constexpr int vectors = block / lanes; // per block of channels
-
-// As many accumulators as the registers hold beside the weights: positions at a time, blocks at a time.
-#if MLXC_LANES == 16
-constexpr int tile = 8, most_blocks = 3;
-#elif MLXC_LANES == 8
-constexpr int tile = 6, most_blocks = 1;
-#elif defined(__aarch64__)
-constexpr int tile = 6, most_blocks = 1;
-#else
-constexpr int tile = 2, most_blocks = 1;
-#endif
-constexpr int small_tile = tile > 4 ? 4 : tile;
 
 // `positions` positions by `blocks` blocks of one group's output channels, of which `wanted` exist; `positions` beyond
 // `n` see padding and are not stored.
@@ -95,10 +75,8 @@ void convolve(Seen seen, const float* weights, const float* bias, float* out, in
       const int rest = all_blocks - done, first = done * block, skipped = group * channels;
       const float* b = bias ? bias + group * made + first : nullptr;
       float* to = out + group * made + first;
-      int now = 1;
+      const int now = blocks_now(rest);
       if constexpr (most_blocks == 3) {
-        // Never 3 + 1: one block alone has too few sums to hide the latency of an addition.
-        now = rest == 3 || rest > 4 ? 3 : rest > 1 ? 2 : 1;
         if (now == 3) convolve_blocks<3>(seen, skipped, weights, b, to, n, made - first, w);
         if (now == 2) convolve_blocks<2>(seen, skipped, weights, b, to, n, made - first, w);
       }
