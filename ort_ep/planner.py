@@ -23,7 +23,7 @@ from ort_ep.capability import Translation
 from ort_ep.constants import Recipe, constant, derived, host_constant, kept, prepared, shared
 from ort_ep.graph import Flags, Graph, Value
 from ort_ep.plan import Body, Frame, Plan, Port, Segment, Slot, Step, Want
-from ort_ep.registry import Preparation
+from ort_ep.registry import BOOL, INTS, Preparation
 from ort_ep.shared_initializers import SharedInitializer
 
 # Loops of more iterations, or of more nodes altogether, are driven one iteration after the other.
@@ -156,8 +156,10 @@ class _Builder:
                 level = Known.CONSTANT
             elif handler.host_result:
                 level = Known.SHAPE
-            elif handler.fold and slots and None not in levels:
+            elif slots and None not in levels and (handler.fold or handler.host_step):
                 level = max(found for found in levels if found is not None)
+                if level is Known.INPUT and (handler.host_step or not all(map(_like_a_shape, entry.node.inputs))):
+                    level = None
             for value in entry.node.outputs:
                 if value is not None and level is not None:
                     self.known[self.slot(value)] = level
@@ -185,17 +187,16 @@ class _Builder:
         modes = []
         for entry in reversed(self.calls):
             handler, node = entry.handler, entry.node
-            slots = [self.slot(value) for value in node.inputs if value is not None]
             outs = [self.slot(value) for value in node.outputs if value is not None]
             mode = _Mode.DEVICE
             if self.known.get(outs[0]) is Known.CONSTANT:
                 mode = _Mode.CONSTANT
             elif handler.host_result:
                 mode = _Mode.DEVICE
-            elif handler.fold and slots and all(slot in self.known for slot in slots):
+            elif self.known.get(outs[0]) is not None:
                 small = all((value.rank or 0) <= 1 and value.shape is not None for value in node.outputs if value)
-                from_shapes = all(self.known[slot] is not Known.INPUT for slot in slots)
-                if self.demanded.intersection(outs) or (small and from_shapes):
+                from_shapes = self.known[outs[0]] is Known.SHAPE
+                if self.demanded.intersection(outs) or (from_shapes and (small or handler.host_step)):
                     mode = _Mode.FOLD
             if mode is not _Mode.CONSTANT:
                 wants = self._wants(entry, mode)
@@ -248,7 +249,7 @@ class _Builder:
         step = Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
         step.bodies = self.bodies.get(id(entry), {})
         step.explicit = len(node.inputs)
-        step.traceable = _traceable(entry, step.bodies)
+        step.traceable = mode is _Mode.FOLD or _traceable(entry, step.bodies)
         return step
 
     # ------------------------------------------------------------ prepared inputs
@@ -456,6 +457,16 @@ def _unrollable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
         ):
             return False
     return True
+
+
+def _like_a_shape(value: Value | None) -> bool:
+    """Whether what a run is given may be a shape, or part of one, and not the data to work on."""
+    if value is None:
+        return True
+    sizes = value.shape
+    if sizes is None or len(sizes) > 1:
+        return False
+    return value.dtype in INTS | BOOL or all(isinstance(size, int) and size <= _FOLD_LIMIT for size in sizes)
 
 
 def _host_dtype(value: Value | None) -> np.dtype[Any] | None:

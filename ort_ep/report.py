@@ -139,6 +139,7 @@ class ClaimReport:
 
     @property
     def host_steps(self) -> int:
+        """How often a run of the model stops to read data; 0 where no shape depends on data."""
         return sum(cluster.host_steps for cluster in self.clusters)
 
     @property
@@ -172,7 +173,7 @@ class ClaimReport:
 
     def __str__(self) -> str:
         placed = f"{self.mlx_nodes} of {len(self.nodes)} nodes on MLX in {len(self.clusters)} subgraphs"
-        lines = [f"{placed}, {self.cpu_nodes} on CPU"]
+        lines = [f"{placed} with {self.host_steps} host steps, {self.cpu_nodes} on CPU"]
         lines += [f"  {count} x {op}: {reason}" for (op, reason), count in self.reasons().most_common()]
         lines += [f"  failed: {message}" for message in self.failures]
         lines += [f"  uncompiled: {message}" for message in self.compile.uncompiled]

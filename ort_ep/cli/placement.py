@@ -15,11 +15,15 @@ SHOWN = 12  # rows of declined operators
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes on MLX and on CPU; `declined` holds (operator, reason, nodes), `failure` why MLX gave a run up."""
+    """Nodes on MLX and on CPU; `declined` holds (operator, reason, nodes), `failure` why MLX gave a run up.
+
+    `host_steps`: how often a run stops to read data that the rest of a subgraph depends on.
+    """
 
     on_mlx: int
     on_cpu: int
     subgraphs: int
+    host_steps: int
     declined: tuple[tuple[str, str, int], ...]
     failure: str = ""
 
@@ -36,7 +40,7 @@ def placement(session: InferenceSession) -> Placement:
     report = ort_ep.claim_report(session)
     declined = tuple((op, reason, count) for (op, reason), count in report.reasons().most_common())
     failure = report.failures[-1] if report.failures else ""
-    return Placement(report.mlx_nodes, report.cpu_nodes, len(report.clusters), declined, failure)
+    return Placement(report.mlx_nodes, report.cpu_nodes, len(report.clusters), report.host_steps, declined, failure)
 
 
 def show_placement(where: Placement) -> None:
@@ -44,7 +48,8 @@ def show_placement(where: Placement) -> None:
     total = where.on_mlx + where.on_cpu
     say(
         f"{where.on_mlx} of {total} nodes ran on MLX ({where.share:.0%}) in {where.subgraphs} "
-        f"subgraph{'' if where.subgraphs == 1 else 's'}, {where.on_cpu} on CPU"
+        f"subgraph{'' if where.subgraphs == 1 else 's'} with {where.host_steps} host "
+        f"step{'' if where.host_steps == 1 else 's'}, {where.on_cpu} on CPU"
     )
     show_declined(where)
 

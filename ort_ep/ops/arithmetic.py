@@ -46,7 +46,12 @@ def divide(a: Array, b: Array) -> Array:
     return mx.where(b == -1, -a, quotient)
 
 
-@op("Mod", since=10, dtypes=NUMERIC)
+def fold_mod(a: np.ndarray, b: np.ndarray, *, fmod: int = 0) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.fmod(a, b) if fmod else np.mod(a, b)
+
+
+@op("Mod", since=10, dtypes=NUMERIC, fold=fold_mod)
 def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     if is_float(a):
         magnitude = mx.remainder(mx.abs(widen(a)), mx.abs(widen(b))).astype(a.dtype)
@@ -71,7 +76,14 @@ def truncated_remainder(a: Array, b: Array) -> Array:
     return mx.where(mx.logical_and(floored != 0, (a < 0) != (divisor < 0)), floored - divisor, floored)
 
 
-@op("Pow", since=7, dtypes=NUMERIC)
+def fold_power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    if base.dtype.kind in "iu" and (exponent.dtype.kind not in "iu" or (exponent < 0).any()):
+        with np.errstate(all="ignore"):
+            return np.power(base.astype(np.float64), exponent.astype(np.float64)).astype(base.dtype)
+    return np.power(base, exponent.astype(base.dtype))
+
+
+@op("Pow", since=7, dtypes=NUMERIC, fold=fold_power)
 def power(base: Array, exponent: Array) -> Array:
     if is_float(base):
         return mx.power(widen(base), exponent.astype(widen(base).dtype)).astype(base.dtype)
@@ -96,7 +108,7 @@ def absolute(x: Array) -> Array:
     return mx.abs(x)
 
 
-@op("Sign", since=9, dtypes=NUMERIC)
+@op("Sign", since=9, dtypes=NUMERIC, fold=np.sign)
 def sign(x: Array) -> Array:
     return mx.where(mx.isnan(x), x, mx.sign(x)) if is_float(x) else mx.sign(x)
 
@@ -111,7 +123,7 @@ def minimum(*inputs: Array) -> Array:
     return reduce(cpu_primitives.minimum, inputs)
 
 
-@op("Sum", since=6, dtypes=FLOATS)
+@op("Sum", since=6, dtypes=FLOATS, fold=lambda *inputs: reduce(np.add, inputs))
 @widened
 def total(*inputs: Array) -> Array:
     return reduce(cpu_primitives.add, inputs)
@@ -128,7 +140,7 @@ def clip_6(x: Array, *, min: float = -3.4028234663852886e38, max: float = 3.4028
     return cpu_primitives.clip(x, min, max)
 
 
-@op("Clip", since=11, dtypes=NUMERIC)
+@op("Clip", since=11, dtypes=NUMERIC, fold=lambda x, min=None, max=None: np.clip(x, min, max))
 def clip(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
     if min is not None:
         x = cpu_primitives.maximum(x, min)

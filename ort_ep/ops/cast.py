@@ -34,7 +34,11 @@ def cast(x: Array | np.ndarray, *, to: int, saturate: int = 1, round_mode: str =
     )
 
 
-@op("CastLike", since=15, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW})
+def fold_cast_like(x: np.ndarray, target: np.ndarray, *, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
+    return fold_cast(x, to=BY_NUMPY[target.dtype].code, saturate=saturate, round_mode=round_mode)
+
+
+@op("CastLike", since=15, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW}, fold=fold_cast_like)
 def cast_like(x: Array | np.ndarray, target: Array | np.ndarray, *, saturate: int = 1, round_mode: str = "up") -> Array:
     if isinstance(target, Array):
         return cpu_primitives.convert(held(x), target.dtype)

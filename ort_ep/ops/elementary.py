@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops import precision
@@ -18,12 +20,12 @@ def log(x: Array) -> Array:
     return precision.log(x)
 
 
-@op("Sqrt", since=6, dtypes=FLOATS)
+@op("Sqrt", since=6, dtypes=FLOATS, fold=np.sqrt)
 def sqrt(x: Array) -> Array:
     return mx.sqrt(x)
 
 
-@op("Reciprocal", since=6, dtypes=FLOATS)
+@op("Reciprocal", since=6, dtypes=FLOATS, fold=np.reciprocal)
 def reciprocal(x: Array) -> Array:
     return mx.reciprocal(x)
 
@@ -93,16 +95,16 @@ def atanh(x: Array) -> Array:
     return mx.arctanh(x)
 
 
-@op("Ceil", since=6, dtypes=FLOATS)
+@op("Ceil", since=6, dtypes=FLOATS, fold=np.ceil)
 def ceil(x: Array) -> Array:
     return mx.ceil(x)
 
 
-@op("Floor", since=6, dtypes=FLOATS)
+@op("Floor", since=6, dtypes=FLOATS, fold=np.floor)
 def floor(x: Array) -> Array:
     return mx.floor(x)
 
 
-@op("Round", since=11, dtypes=FLOATS)
+@op("Round", since=11, dtypes=FLOATS, fold=np.rint)
 def round_half_even(x: Array) -> Array:
     return mx.round(x)

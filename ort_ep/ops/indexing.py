@@ -72,7 +72,21 @@ def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int =
     return scatter_rows(data.flatten(), positions, updates.flatten(), reduction).reshape(data.shape)
 
 
-@op("ScatterND", since=11, dtypes=INDEXED)
+FOLDS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def fold_scatter_nd(
+    data: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, reduction: str = "none"
+) -> np.ndarray:
+    result, places = data.copy(), tuple(np.moveaxis(indices, -1, 0))
+    if reduction == "none":
+        result[places] = updates
+    else:
+        FOLDS[reduction].at(result, places, updates)
+    return result
+
+
+@op("ScatterND", since=11, dtypes=INDEXED, fold=fold_scatter_nd)
 def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     depth = indices.shape[-1]
     rows = data.reshape([math.prod(data.shape[:depth]), math.prod(data.shape[depth:])])

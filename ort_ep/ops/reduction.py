@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,25 +18,30 @@ from ort_ep.ops.precision import highest, is_float, lowest, widen
 from ort_ep.registry import BOOL, NUMERIC, op
 
 Compute = Callable[[Array, list[int], bool], Array]
+Fold = Callable[[np.ndarray, tuple[int, ...], bool], np.ndarray]
 
 
 def reduction(
-    name: str, *, axes_input_since: int = 18, dtypes: frozenset[str] = NUMERIC
+    name: str, *, axes_input_since: int = 18, dtypes: frozenset[str] = NUMERIC, fold: Fold | None = None
 ) -> Callable[[Compute], Compute]:
-    """Register both forms of a reduction: axes as an attribute, and later as an input."""
+    """Register both forms of a reduction: axes as an attribute, and later as an input. `fold` is its numpy twin."""
 
     def register(compute: Compute) -> Compute:
-        def reduce(data: Array, axes: ArrayLike, keepdims: int) -> Array:
-            return compute(widen(data), axes_of(axes, data.ndim), bool(keepdims)).astype(data.dtype)
+        def reduce(data: Any, axes: ArrayLike, keepdims: int) -> Any:
+            chosen = axes_of(axes, data.ndim)
+            if fold is not None and isinstance(data, np.ndarray):
+                exact = data if data.dtype.kind in "iub" else data.astype(np.float64)
+                return np.asarray(fold(exact, tuple(chosen), bool(keepdims))).astype(data.dtype)
+            return compute(widen(data), chosen, bool(keepdims)).astype(data.dtype)
 
-        @op(name, dtypes=dtypes)
-        def axes_attribute(data: Array, *, axes: Sequence[int] = (), keepdims: int = 1) -> Array:
+        @op(name, dtypes=dtypes, fold=fold is not None)
+        def axes_attribute(data: Any, *, axes: Sequence[int] = (), keepdims: int = 1) -> Any:
             return reduce(data, axes or range(data.ndim), keepdims)
 
-        @op(name, since=axes_input_since, host=("axes",), dtypes=dtypes)
+        @op(name, since=axes_input_since, host=("axes",), dtypes=dtypes, fold=fold is not None)
         def axes_input(
-            data: Array, axes: np.ndarray | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-        ) -> Array:
+            data: Any, axes: np.ndarray | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+        ) -> Any:
             if axes is not None and axes.size:
                 return reduce(data, axes, keepdims)
             return reduce(data, () if noop_with_empty_axes else range(data.ndim), keepdims)
@@ -45,12 +51,12 @@ def reduction(
     return register
 
 
-@reduction("ReduceSum", axes_input_since=13)
+@reduction("ReduceSum", axes_input_since=13, fold=lambda data, axes, keepdims: data.sum(axes, keepdims=keepdims))
 def sum_(data: Array, axes: list[int], keepdims: bool) -> Array:
     return mx.sum(data, axes, keepdims)
 
 
-@reduction("ReduceProd")
+@reduction("ReduceProd", fold=lambda data, axes, keepdims: data.prod(axes, keepdims=keepdims))
 def prod(data: Array, axes: list[int], keepdims: bool) -> Array:
     return mx.prod(data, axes, keepdims)
 
@@ -92,12 +98,20 @@ def log_sum_exp(data: Array, axes: list[int], keepdims: bool) -> Array:
     return total if keepdims else mx.squeeze(total, axes)
 
 
-@reduction("ReduceMax", dtypes=NUMERIC | BOOL)
+def fold_max(data: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    return data.max(axes, keepdims=keepdims, initial=lowest(mx.dtype_of(data.dtype)))
+
+
+@reduction("ReduceMax", dtypes=NUMERIC | BOOL, fold=fold_max)
 def max_(data: Array, axes: list[int], keepdims: bool) -> Array:
     return extreme(mx.max, data, axes, keepdims, lowest(data.dtype))
 
 
-@reduction("ReduceMin", dtypes=NUMERIC | BOOL)
+def fold_min(data: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    return data.min(axes, keepdims=keepdims, initial=highest(mx.dtype_of(data.dtype)))
+
+
+@reduction("ReduceMin", dtypes=NUMERIC | BOOL, fold=fold_min)
 def min_(data: Array, axes: list[int], keepdims: bool) -> Array:
     return extreme(mx.min, data, axes, keepdims, highest(data.dtype))
 

@@ -66,6 +66,32 @@ def test_dynamic_shapes_and_shape_arithmetic(raw: bool) -> None:
         same(mine, cpu, {"x": np.random.default_rng(count).standard_normal((count, 3, 4)).astype(np.float32)})
 
 
+SHAPE_ARITHMETIC = {
+    "half the height, rounded": """f = Cast <to = 1> (s) two = Constant <value_float = 2.0> () h = Div(f, two)
+        up = Ceil(h) down = Floor(h) r = Round(h) m = Mul(up, down) q = Sqrt(m) g = Max(q, r)
+        n = Cast <to = 7> (g) k = ReduceProd <keepdims = 0> (n) z = ConstantOfShape(n) y = Reshape(z, minus)""",
+    "what is missing to a multiple": """eight = Constant <value_ints = [8]> () m = Mod(s, eight) d = Sub(eight, m)
+        c = Clip(d, one0, "") n = ReduceMax <keepdims = 1> (c) y = ConstantOfShape(n)""",
+    "one length replaced": """at = Unsqueeze(zero, zero) u = Constant <value_ints = [7]> ()
+        n = ScatterND(s, at, u) p = Pow(n, one) y = ConstantOfShape(p)""",
+    "positions that are not zero": """o = ConstantOfShape <value = int64[1] {1}> (s) w = NonZero(o)
+        n = ReduceMin <axes = [1]> (w) p = Reshape(n, minus) q = Add(p, one) z = ConstantOfShape(q) y = Reshape(z, minus)""",
+}
+
+
+@pytest.mark.parametrize("title", SHAPE_ARITHMETIC)
+def test_arithmetic_on_shapes_never_splits_a_plan(title: str) -> None:
+    mine, cpu = sessions(
+        f"""{HEAD} g (float[N, 3] x) => (float[a] y) {{ s = Shape(x) minus = Constant <value_ints = [-1]> ()
+        zero = Constant <value_ints = [0]> () one = Constant <value_ints = [1]> () one0 = Constant <value_int = 1> ()
+        {SHAPE_ARITHMETIC[title]} }}"""
+    )
+    all_on_mlx(mine)
+    assert ort_ep.claim_report(mine).host_steps == 0
+    for count in (2, 5):
+        same(mine, cpu, {"x": np.ones((count, 3), np.float32)})
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1,), (2, 1, 3, 1, 2)])
 def test_rank_0_zero_size_and_high_rank(shape: tuple[int, ...]) -> None:
     x, y = (

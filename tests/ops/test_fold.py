@@ -17,6 +17,7 @@ def ints(*values: Any) -> Any:
 
 
 A, B, ZERO_D = ints(7, -7, 8, 3), ints(2, 2, -3, 3), np.array(5)
+HALVES = np.array([0.5, -1.5, 2.5, 3.25], np.float32)
 TRUTH = np.array([True, False, True, False])
 CASES: dict[str, list[tuple[list[Any], dict[str, Any]]]] = {
     **{op: [([A, B], {}), ([ZERO_D, B], {}), ([ZERO_D, ZERO_D], {})] for op in ("Add", "Sub", "Mul", "Div")},
@@ -25,6 +26,21 @@ CASES: dict[str, list[tuple[list[Any], dict[str, Any]]]] = {
     **{op: [([A, B], {}), ([A, ZERO_D], {})] for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
     **{op: [([TRUTH, TRUTH[::-1]], {})] for op in ("And", "Or", "Xor")},
     "Not": [([TRUTH], {})],
+    "Mod": [([A, B], {}), ([A, B], {"fmod": 1}), ([HALVES, HALVES[::-1]], {"fmod": 1})],
+    "Pow": [([B, A[2:3]], {}), ([A, ints(2)], {}), ([HALVES, ints(2)], {}), ([A, np.array(0.5, np.float32)], {})],
+    "Clip": [([A, ZERO_D, None], {}), ([A, None, ZERO_D], {}), ([A, np.array(-1), ZERO_D], {})],
+    "CastLike": [([A, HALVES], {}), ([HALVES, A], {})],
+    "Sum": [([HALVES, HALVES, HALVES[:1]], {})],
+    **{op: [([HALVES], {})] for op in ("Ceil", "Floor", "Round", "Sign")},
+    **{op: [([abs(HALVES)], {})] for op in ("Sqrt", "Reciprocal")},
+    **{
+        op: [([A], {}), ([A.reshape(2, 2), ints(-1)], {"keepdims": 0}), ([A[:0]], {}), ([HALVES], {"keepdims": 0})]
+        for op in ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
+    },
+    "ScatterND": [
+        ([A, ints([2], [0]), ints(5, 6)], {}),
+        ([A.reshape(2, 2), ints([1], [1]), B.reshape(2, 2)], {"reduction": "add"}),
+    ],
     "Where": [([TRUTH, A, ZERO_D], {})],
     "Cast": [([A], {"to": 1}), ([ZERO_D], {"to": 6}), ([np.array([0.5, -1.5], np.float32)], {"to": 7})],
     "Gather": [([A, np.array(2)], {}), ([A, ints(0, -1)], {"axis": 0}), ([A.reshape(2, 2), ints([1])], {"axis": 1})],
@@ -56,7 +72,7 @@ def test_both_sides_agree(op: str, same: Callable[..., None]) -> None:
     assert handler.fold is not None
     for inputs, attributes in CASES[op]:
         folded = handler.fold(*inputs, **attributes)
-        device = [value if handler.wants_host(i) else mx.array(value) for i, value in enumerate(inputs)]
+        device = [v if v is None or handler.wants_host(i) else mx.array(v) for i, v in enumerate(inputs)]
         computed = handler.function(*device, **attributes)
         pairs = zip(folded, computed, strict=True) if isinstance(folded, tuple) else [(folded, computed)]
         for mine, theirs in pairs:

@@ -75,7 +75,7 @@ def test_run_shows_placement_difference_and_latencies(command, model):
     for text in (
         "mein Mödell.onnx",
         "input x: float32 [4, 3]",
-        "1 of 1 nodes ran on MLX",
+        "1 of 1 nodes ran on MLX (100%) in 1 subgraph with 0 host steps, 0 on CPU",
         "float32 [4, 3]",
         "MLX",
         "CPU",
