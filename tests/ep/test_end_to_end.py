@@ -75,7 +75,8 @@ SHAPE_ARITHMETIC = {
     "one length replaced": """at = Unsqueeze(zero, zero) u = Constant <value_ints = [7]> ()
         n = ScatterND(s, at, u) p = Pow(n, one) y = ConstantOfShape(p)""",
     "positions that are not zero": """o = ConstantOfShape <value = int64[1] {1}> (s) w = NonZero(o)
-        n = ReduceMin <axes = [1]> (w) p = Reshape(n, minus) q = Add(p, one) z = ConstantOfShape(q) y = Reshape(z, minus)""",
+        n = ReduceMin <axes = [1]> (w) p = Reshape(n, minus) q = Add(p, one) z = ConstantOfShape(q)
+        y = Reshape(z, minus)""",
 }
 
 
