@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -11,7 +12,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
-from ort_ep.ops.axes import along, axes_of
+from ort_ep.ops.axes import along, axes_of, channels_first, channels_last
 from ort_ep.ops.precision import compute_dtype, is_float
 from ort_ep.registry import FLOATS, NUMERIC, op
 
@@ -82,14 +83,20 @@ def cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 def resample(x: Array, axis: int, index: np.ndarray, weight: np.ndarray) -> Array:
     """The weighted sum of the taps, along one axis."""
+    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    rows = x.reshape([outer * x.shape[axis], inner])
+    starts = np.arange(outer, dtype=np.int32)[:, None] * x.shape[axis]
+
+    def tap(number: int) -> Array:
+        # whole rows: MLX takes along other axes element by element, and leaves a transpose behind
+        return mx.take(rows, mx.array((starts + index[:, number].astype(np.int32)).ravel()), 0)
+
     if weight.shape[1] == 1:
-        return mx.take(x, mx.array(index[:, 0]), axis)
-    used = [tap for tap in range(weight.shape[1]) if weight[:, tap].any()] or [0]
-    parts = [
-        mx.take(x, mx.array(index[:, tap]), axis) * mx.array(along(weight[:, tap], axis, x.ndim), x.dtype)
-        for tap in used
-    ]
-    return reduce(mx.add, parts)
+        y = tap(0)
+    else:
+        used = [number for number in range(weight.shape[1]) if weight[:, number].any()] or [0]
+        y = reduce(mx.add, (tap(n) * mx.array(np.tile(weight[:, n], outer)[:, None], x.dtype) for n in used))
+    return y.reshape([*x.shape[:axis], len(index), *x.shape[axis + 1 :]])
 
 
 def resample_all(
@@ -98,13 +105,17 @@ def resample_all(
     cropped = how.coordinates == "tf_crop_and_resize"
     inside = np.ones([1] * x.ndim, bool)
     y = x if how.mode == "nearest" else x.astype(compute_dtype(x.dtype) if is_float(x) else mx.float32)
+    changed = [axis for axis, scale in zip(axes, scales, strict=True) if cropped or scale != 1]
+    image = x.ndim > 2 and min(changed, default=0) > 1
+    y = y.transpose(channels_last(x.ndim)) if image else y
     for axis, count, scale, ends in zip(axes, counts, scales, roi.reshape(2, -1).T.tolist(), strict=True):
         length = x.shape[axis]
         source = how.source(length, count, scale, ends)
         if cropped:
             inside = inside & along((source >= 0) & (source <= length - 1), axis, x.ndim)
-        if cropped or scale != 1:
-            y = resample(y, axis, *how.taps(source, length, scale))
+        if axis in changed:
+            y = resample(y, axis - image, *how.taps(source, length, scale))
+    y = y.transpose(channels_first(x.ndim)) if image else y
     if not inside.all():
         y = mx.where(mx.array(inside), y, mx.array(how.extrapolation, y.dtype))
     return y.astype(x.dtype)
