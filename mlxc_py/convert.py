@@ -181,7 +181,11 @@ def pair(a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def checked_indices(indices: Any, a: Array, axis: int | None, call: str) -> Array:
-    """Indices as an array; host-known ones are checked, an Array's values are not (that would evaluate it)."""
+    """Indices as an array; host-known ones are checked.
+
+    An Array's values are not, as in mlx.core: that would evaluate it. They must be in range, or MLX reads and writes
+    elsewhere; whoever has them from outside clamps them first, as the EP does (ort_ep.ops.indexing.in_range).
+    """
     if axis is not None:
         axis = check_axis(axis, a.ndim, call)
     if isinstance(indices, Array):
