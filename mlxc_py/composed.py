@@ -11,8 +11,8 @@ from mlxc_py._sys import mlx as c
 from mlxc_py.adapted import adapted
 from mlxc_py.arguments import Ints, dtype_code, is_int, several_ints, shape_of, text
 from mlxc_py.arrays import Array, ArrayLike, as_array, call, take_list
-from mlxc_py.convert import weak
-from mlxc_py.dtype import Dtype, float32, int32
+from mlxc_py.convert import scalar_dtype, weak
+from mlxc_py.dtype import Dtype, float32, int32, int64
 from mlxc_py.state import StreamLike, local, on
 from mlxc_py.vector import VectorArray
 
@@ -23,7 +23,8 @@ def arange(*args: Any, dtype: Dtype | None = None, stream: StreamLike = None, **
     """arange([start,] stop[, step][, dtype]): evenly spaced values; int32 for ints, float32 otherwise."""
     start, stop, step, dtype = _arange_arguments(args, named, dtype)
     if dtype is None:
-        dtype = int32 if all(is_int(v) for v in (start, stop, step)) else float32
+        kinds = [scalar_dtype(int(v)) if is_int(v) else float32 for v in (start, stop, step)]
+        dtype = next((kind for kind in (float32, int64) if kind in kinds), int32)
     return call.mlx_arange(start, stop, step, dtype_code(dtype), on(stream))
 
 

@@ -33,6 +33,7 @@ Scalar = bool | int | float | complex
 NUMBERS = (bool, int, float, complex)
 _FORMATS = {0: "?", 1: "B", 2: "H", 3: "I", 4: "Q", 5: "b", 6: "h", 7: "i", 8: "q", 9: "e", 10: "f", 11: "d"}
 _PACKERS = {code: struct.Struct("<" + form) for code, form in _FORMATS.items()}
+_RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 _INEXACT = frozenset(dtype for dtype in DTYPES if issubdtype(dtype, inexact))
 BRIEF = 1 << 16  # bytes that are copied without letting other threads run
 _NO_SHAPE = b"\0\0\0\0"
@@ -161,10 +162,19 @@ def _constant(value: Scalar, dtype: Dtype) -> Array:
 
 
 def weak(value: Any, like: Array) -> Array:
-    """The other operand of `like`: Python numbers take its dtype where they can, the rest is converted."""
+    """The other operand of `like`: Python numbers and numpy's values take its dtype where it holds their kind."""
     if isinstance(value, NUMBERS):
         return _constant(value, scalar_dtype(value, like.dtype))
+    if isinstance(value, np.ndarray | np.generic):
+        host = np.asarray(value)
+        own = dtype_of(_NARROWED.get(host.dtype, host.dtype))
+        return from_numpy(host, like.dtype if _rank(own) <= _rank(like.dtype) else own)
     return value if value.__class__ is Array else as_array(value)
+
+
+def _rank(dtype: Dtype) -> int:
+    """Bools, integers, floats, complex numbers: each kind holds those before it."""
+    return 2 if dtype is bfloat16 else _RANKS[dtype.numpy.kind]
 
 
 def pair(a: Any, b: Any) -> tuple[Array, Array]:
@@ -174,6 +184,8 @@ def pair(a: Any, b: Any) -> tuple[Array, Array]:
     if isinstance(b, Array):
         return weak(a, b), b
     if isinstance(a, NUMBERS):
+        if isinstance(b, NUMBERS):  # neither follows the other
+            return as_array(a), as_array(b)
         b = as_array(b)
         return weak(a, b), b
     a = as_array(a)

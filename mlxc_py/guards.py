@@ -72,9 +72,16 @@ def check_indices(indices: Any, size: int, call: str) -> None:
         raise MLXIndexError(f"{call}: index {bad} is out of bounds for a dimension of size {size}")
 
 
+@cache
+def _before_0_32() -> bool:
+    """Whether MLX is one that dies of empty axes, integer division by zero and negative integer exponents [M 68]."""
+    major, minor = (int(part) for part in load.library().mlx_version.split(".")[:2])
+    return (major, minor) < (0, 32)
+
+
 def check_sortable(a: Array, axis: int | None, call: str) -> None:
-    """Sorting and scanning an axis of size 0 divides by zero on MLX 0.31 [M 68]."""
-    if 0 in a.shape and (a.size if axis is None else a.shape[check_axis(axis, a.ndim, call)]) == 0:
+    """On MLX before 0.32 sorting and scanning an axis of size 0 divides by zero [M 68]."""
+    if _before_0_32() and 0 in a.shape and (a.size if axis is None else a.shape[check_axis(axis, a.ndim, call)]) == 0:
         raise MLXValueError(f"{call}: the axis has size 0 (shape {a.shape})")
 
 
@@ -90,16 +97,9 @@ def check_strided(size: int, shape: Sequence[int], strides: Sequence[int], offse
         raise MLXIndexError(f"as_strided: elements {low} to {high} of an array that has {size}")
 
 
-@cache
-def _old_integers() -> bool:
-    """Whether MLX is one that dies of integer division by zero and of negative integer exponents [M 68]."""
-    major, minor = (int(part) for part in load.library().mlx_version.split(".")[:2])
-    return (major, minor) < (0, 32)
-
-
 def check_integers(a: Array, b: Array, call: str) -> None:
     """On MLX before 0.32: no integer division by a known zero, no known negative exponent of an integer."""
-    if not _old_integers() or {a.dtype.numpy.kind, b.dtype.numpy.kind} - set("biu") or not b.evaluated:
+    if not _before_0_32() or {a.dtype.numpy.kind, b.dtype.numpy.kind} - set("biu") or not b.evaluated:
         return
     values = np.asarray(b)
     if call == "power" and (values < 0).any():

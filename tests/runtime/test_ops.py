@@ -330,6 +330,30 @@ def test_numbers_are_weak() -> None:
         mx.array([1], mx.uint8) + 300
 
 
+def test_two_numbers_follow_themselves() -> None:
+    for m in (mx, reference):
+        calls = (m.maximum(2**31, 7), m.add(1, 2**40), m.add(1.5, 1), m.add(True, 1), m.where(m.array(True), 2**40, 1))
+        assert [named(a.dtype) for a in calls] == ["int64", "int64", "float32", "int32", "int64"]
+        assert m.arange(0, 2**40, 2**39).tolist() == [0, 2**39]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "complex64"])
+def test_numpy_operands_are_weak(dtype: str) -> None:
+    hosts = [np.int64(2), np.uint8(2), np.bool_(True), np.array(2), np.arange(3), np.array([True])]
+    if dtype != "int8":
+        hosts += [np.float32(2), np.float64(0.5), np.float16(2), np.array([1.5, 2.5, 3.5])]
+
+    def build(m: Any) -> list[Any]:
+        x = m.array([1, 2, 3], getattr(m, dtype))
+        return [(named(y.dtype), y.tolist()) for y in (x * host for host in hosts)]
+
+    assert build(mx) == build(reference)
+    # mlx.core would take the fraction away
+    assert (mx.array([2], mx.int8) * np.float32(1.5)).tolist() == [3.0]
+    with pytest.raises(TypeError, match="MLX has no dtype for"):
+        mx.array([2.0]) * np.array(["a"])
+
+
 def test_operators_match_functions() -> None:
     a, b = mx.array(J32), mx.array(J32[::-1].copy())
     pairs = [
