@@ -13,6 +13,7 @@ from ort_ep.dtypes import BY_NUMPY, to_mlx
 from ort_ep.graph import Node
 from ort_ep.ops.ml import ML, TABULAR
 from ort_ep.ops.precision import is_float
+from ort_ep.ops.reduction import arg_max
 from ort_ep.registry import op
 
 Host = np.ndarray[Any, Any]
@@ -58,7 +59,7 @@ def label_encoder(
     else:
         values, dtype, default = np.array(values_int64s), mx.int64, default_int64
     found = matches(x, keys)
-    mapped = mx.take(mx.array(values, dtype), mx.argmax(found, -1))
+    mapped = mx.take(mx.array(values, dtype), arg_max(found, axis=-1, keepdims=0))
     return mx.where(mx.any(found, -1), mapped, mx.array(np.asarray(default).reshape([]), dtype))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -41,6 +42,11 @@ def bias_split_gelu(x: Array, bias: Array) -> Array:
     return left * functions.gelu(right)
 
 
+def rows_from(x: Array, axis: int) -> Array:
+    """[..., axes from `axis` on, as one]."""
+    return x.reshape([*x.shape[:axis], math.prod(x.shape[axis:])])
+
+
 @op("BiasSoftmax", domain=MICROSOFT, dtypes=FLOATS)
 @widened
 def bias_softmax(data: Array, bias: Array, *, axis: int = 1, is_inner_broadcast: int) -> Array:
@@ -50,8 +56,7 @@ def bias_softmax(data: Array, bias: Array, *, axis: int = 1, is_inner_broadcast:
         outer = bias.ndim - (data.ndim - axis)
         bias = bias.reshape([*bias.shape[:outer], *[1] * (data.ndim - bias.ndim), *bias.shape[outer:]])
     total = data + bias
-    rows = total.reshape([*total.shape[:axis], -1])
-    return softmax(rows, -1).reshape(data.shape) if data.size else data
+    return softmax(rows_from(total, axis), -1).reshape(data.shape) if data.size else data
 
 
 @op("GemmFastGelu", domain=MICROSOFT, dtypes=SINGLES, prepare={"w": factor})
@@ -136,7 +141,7 @@ def qlinear_softmax(
     y_scale, y_zero_point = output
     axis, over_one = axis_of(axis, x.ndim), attributes["opset"] >= 13
     levels = centred(x, x_zero_point).astype(mx.float32) * x_scale
-    rows = levels if over_one else levels.reshape([*x.shape[:axis], -1])
+    rows = levels if over_one else rows_from(levels, axis)
     weights = softmax(rows, axis if over_one else -1).reshape(x.shape)
     return requantized(weights, 1 / y_scale, y_zero_point)
 

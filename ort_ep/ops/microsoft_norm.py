@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import mlxc_py as mx
@@ -95,10 +96,12 @@ def group_norm(
     batch, channels = x.shape[0], x.shape[-1] if channels_last else x.shape[1]
     size = channels // groups
     if channels_last:
-        normal = standardised(x.reshape([batch, -1, groups, size]), [1, 3], epsilon)[0].reshape(x.shape)
+        parts = x.reshape([batch, math.prod(x.shape[1:-1]), groups, size])
+        normal = standardised(parts, [1, 3], epsilon)[0].reshape(x.shape)
         y = normal * gamma + beta
     else:
-        normal = standardised(x.reshape([batch, groups, -1]), [2], epsilon)[0].reshape(x.shape)
+        parts = x.reshape([batch, groups, size * math.prod(x.shape[2:])])
+        normal = standardised(parts, [2], epsilon)[0].reshape(x.shape)
         y = normal * gamma.reshape([-1, 1, 1]) + beta.reshape([-1, 1, 1])
     return y * precision.sigmoid(y) if activation else y
 
@@ -120,7 +123,7 @@ def skip_group_norm(
     def spread(values: Array) -> Array:
         return values if channels_last else values.swapaxes(-1, 1)
 
-    added = skip if skip.ndim == x.ndim else spread(skip.reshape([skip.shape[0], 1, 1, -1]))
+    added = skip if skip.ndim == x.ndim else spread(skip.reshape([skip.shape[0], 1, 1, skip.shape[-1]]))
     total = widen(x) + widen(added)
     total = total if bias is None else total + spread(widen(bias).reshape([1, 1, 1, -1]))
     total = total.astype(x.dtype)

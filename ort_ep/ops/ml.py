@@ -12,6 +12,7 @@ from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops import precision
 from ort_ep.ops.indexing import gather
+from ort_ep.ops.reduction import arg_max
 from ort_ep.registry import INDEX, op
 
 ML = "ai.onnx.ml"
@@ -80,7 +81,7 @@ def imputer(
 
 @op("FeatureVectorizer", domain=ML, dtypes=TABULAR)
 def feature_vectorizer(*inputs: Array, inputdimensions: Sequence[int] = ()) -> Array:
-    rows = [x.astype(mx.float32).reshape([x.shape[0], -1]) for x in inputs]
+    rows = [x.astype(mx.float32).reshape([x.shape[0], math.prod(x.shape[1:])]) for x in inputs]
     return mx.concatenate([row[:, :size] for row, size in zip(rows, inputdimensions, strict=True)], 1)
 
 
@@ -121,7 +122,7 @@ def linear_classifier(
     post_transform: str = "NONE",
 ) -> tuple[Array, Array]:
     scores = linear_scores(x, coefficients, intercepts, len(intercepts))
-    label = mx.take(mx.array(classlabels_ints, mx.int64), mx.argmax(scores, -1))
+    label = mx.take(mx.array(classlabels_ints, mx.int64), arg_max(scores, axis=-1, keepdims=0))
     return label, POST_TRANSFORMS[post_transform](scores)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import mlxc_py as mx
@@ -93,7 +94,7 @@ def group_normalization_18(x: Array, scale: Array, bias: Array, *, epsilon: floa
 def group_normalization(
     x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Array:
-    groups = x.reshape([x.shape[0], num_groups, -1])
+    groups = x.reshape([x.shape[0], num_groups, math.prod(x.shape[1:]) // num_groups])
     normal = standardised(groups, [2], epsilon)[0].reshape(x.shape)
     return normal * per_channel(scale, x) + per_channel(bias, x)
 

@@ -12,6 +12,7 @@ from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops import precision
 from ort_ep.ops.ml import ML, POST_TRANSFORMS, TABULAR, known_transform
+from ort_ep.ops.reduction import arg_max
 from ort_ep.registry import op
 
 
@@ -106,4 +107,4 @@ def svm_classifier(
     won = (scores > 0).astype(mx.float32)
     votes = mx.matmul(won, mx.array(votes_for)) + mx.matmul(1 - won, mx.array(votes_against))
     labels = mx.array(list(classlabels_ints), mx.int64)
-    return mx.take(labels, mx.argmax(votes, -1)), POST_TRANSFORMS[post_transform](scores)
+    return mx.take(labels, arg_max(votes, axis=-1, keepdims=0)), POST_TRANSFORMS[post_transform](scores)

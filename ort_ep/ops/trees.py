@@ -12,6 +12,7 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops.ml import ML, POST_TRANSFORMS, TABULAR
+from ort_ep.ops.reduction import arg_max
 from ort_ep.registry import op
 
 Host = np.ndarray[Any, Any]
@@ -240,7 +241,7 @@ def tree_ensemble_classifier(
         return label, (POST_TRANSFORMS["LOGISTIC"](pair) if logistic else pair).astype(mx.float32)
     scores = scores + mx.array(base, scores.dtype) if base.size == classes else scores
     # of two classes the second wins where it has any weight
-    best = (scores[:, 1] > 0).astype(mx.int32) if classes == 2 else mx.argmax(scores, -1)
+    best = (scores[:, 1] > 0).astype(mx.int32) if classes == 2 else arg_max(scores, axis=-1, keepdims=0)
     return mx.take(labels, best), POST_TRANSFORMS[post_transform](scores).astype(mx.float32)
 
 

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws here: the same few in every run, or with --hypothesis-profile=deep many new ones."""
+"""How many examples are drawn: the same few in every run; many new ones with --hypothesis-profile=deep."""
 
 from __future__ import annotations
 

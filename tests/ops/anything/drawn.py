@@ -1,4 +1,4 @@
-"""What Hypothesis draws: shapes of rank 0 to 6 with empty axes, shapes that broadcast, and tensors with special values."""
+"""What is drawn: shapes of rank 0 to 6 with empty axes, shapes that broadcast, tensors with special values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
 Host = np.ndarray[Any, Any]
-INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-FLOATS = ("float16", "float32", "float64")
+INTS: tuple[str, ...] = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS: tuple[str, ...] = ("float16", "float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0)
 
 

@@ -86,7 +86,7 @@ def test_tile(check: Check, seed: int, shape: tuple[int, ...], dtype: str, data:
 
 @given(seed=SEEDS, shape=shapes(least=1, most=4, smallest=1), dtype=KINDS, data=st.data())
 def test_pad(check: Check, seed: int, shape: tuple[int, ...], dtype: str, data: st.DataObject) -> None:
-    mode = data.draw(st.sampled_from(["constant", "edge", "reflect", "wrap"]))
+    mode: Any = data.draw(st.sampled_from(["constant", "edge", "reflect", "wrap"]))
     most = [length - 1 if mode == "reflect" else length if mode == "wrap" else 3 for length in shape]
     before = [data.draw(st.integers(0, size)) for size in most]
     after = [data.draw(st.integers(0, size)) for size in most]

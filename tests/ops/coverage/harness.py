@@ -152,7 +152,7 @@ class Case:
 
     expect: the outputs, where no oracle knows the case. verify: whether outputs that nothing can be compared with are
     right. oracle: the version to ask instead, where the CPU provider has a kernel for an equal one only. levels: how
-    far apart integers may be.
+    far apart integers may be. batch: the inputs whose first axis has no fixed length; it is tried without rows, too.
     """
 
     model: onnx.ModelProto
@@ -162,6 +162,7 @@ class Case:
     tolerance: float | None = None
     levels: int = 0
     oracle: int = 0
+    batch: Sequence[str] = ()
 
 
 @dataclass
@@ -249,6 +250,7 @@ def case(
     tolerance: float | None = None,
     levels: int = 0,
     oracle: int = 0,
+    batch: Sequence[int] = (),
     **attributes: Any,
 ) -> Callable[[Given], Case]:
     """One node. constants: positions of inputs that are initializers; the rest is Case's."""
@@ -268,15 +270,16 @@ def case(
             )
         values = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
         fixed = {f"x{index}" for index in constants}
+        loose = [f"x{index}" for index in batch]
         graph = helper.make_graph(
             [node],
             given.triple.name,
-            [tensor(name, value) for name, value in values.items() if name not in fixed],
+            [tensor(name, value, name in loose) for name, value in values.items() if name not in fixed],
             infos,
             [numpy_helper.from_array(value, name) for name, value in values.items() if name in fixed],
         )
         feeds = {name: value for name, value in values.items() if name not in fixed}
-        return Case(wrapped(given, graph), feeds, expect, verify, tolerance, levels, oracle)
+        return Case(wrapped(given, graph), feeds, expect, verify, tolerance, levels, oracle, loose)
 
     return make
 
@@ -303,8 +306,9 @@ def graph(text: str, expect: Any = None, **feeds: Host) -> Callable[[Given], Cas
     return make
 
 
-def tensor(name: str, value: Host) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtypes.BY_NUMPY[value.dtype].code, value.shape)
+def tensor(name: str, value: Host, loose: bool) -> onnx.ValueInfoProto:
+    shape = ("N", *value.shape[1:]) if loose else value.shape
+    return helper.make_tensor_value_info(name, dtypes.BY_NUMPY[value.dtype].code, shape)
 
 
 def wrapped(given: Given, graph: onnx.GraphProto) -> onnx.ModelProto:
@@ -393,6 +397,17 @@ def difference(actual: Host, wanted: Host, made: Case, oracle: str, types: Itera
         return f"differs by up to {np.nanmax(np.abs(actual - wanted)):g}: {wanted.ravel()[:6]} / {actual.ravel()[:6]}"
 
 
+def without_rows(session: ort.InferenceSession, made: Case, full: list[Host]) -> str:
+    """What is wrong with the outputs for a batch of nothing; empty where nothing is."""
+    if not made.batch:
+        return ""
+    rows = len(made.feeds[made.batch[0]])
+    feeds = {name: value[:0] if name in made.batch else value for name, value in made.feeds.items()}
+    shapes = [value.shape for value in run(session, feeds)]
+    wanted = [(0, *value.shape[1:]) if len(value) == rows else value.shape for value in full]
+    return "" if shapes == wanted else f"of an empty batch {wanted} expected, got {shapes}"
+
+
 def plain(triple: Triple) -> dict[str, Any]:
     """A triple as JSON knows it."""
     return {"domain": triple.domain, "name": triple.name, "version": triple.version, "types": dict(triple.types)}
@@ -422,6 +437,7 @@ def attempt(maker: Maker, triple: Triple) -> dict[str, Any]:
         oracle, wanted = expected(maker, given, made)
         pairs = zip(actual, wanted, strict=True)
         text = "; ".join(filter(None, (difference(*pair, made, oracle, given.types.values()) for pair in pairs)))
+        text = text or without_rows(session, made, actual)
         return row | {"outcome": "wrong" if text else "ok", "oracle": oracle, "text": text}
     except Unfit as error:
         return row | {"outcome": "unfit", "text": str(error)}

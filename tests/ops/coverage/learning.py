@@ -24,17 +24,17 @@ TREE: dict[str, Any] = {
 
 
 def table(**attributes: Any) -> Maker:
-    return lambda g: case(g(0, 4, 3), **attributes)
+    return lambda g: case(g(0, 4, 3), batch=[0], **attributes)
 
 
 def classifier(**attributes: Any) -> Maker:
-    return lambda g: case(g(0, 4, 3), outputs=2, **attributes)
+    return lambda g: case(g(0, 4, 3), outputs=2, batch=[0], **attributes)
 
 
 def linear(g: Given) -> Any:
     x = g(0, 4, 3)
     y = x.astype(np.float64) @ np.reshape(LINEAR["coefficients"], (2, 3)).T + LINEAR["intercepts"]
-    return case(x, targets=2, expect=y.astype(np.float32), tolerance=1e-4, **LINEAR)
+    return case(x, targets=2, expect=y.astype(np.float32), tolerance=1e-4, batch=[0], **LINEAR)
 
 
 def support_regressor(g: Given) -> Any:
@@ -42,7 +42,7 @@ def support_regressor(g: Given) -> Any:
     apart = x.astype(np.float64)[:, None] - np.reshape(VECTORS, (3, 3))
     y = (np.exp(-0.3 * (apart**2).sum(-1)) * weights).sum(-1, keepdims=True) + 0.1
     how = {"n_supports": 3, "coefficients": weights, "support_vectors": VECTORS, "rho": [0.1], **SUPPORTS}
-    return case(x, expect=y.astype(np.float32), **how)
+    return case(x, expect=y.astype(np.float32), batch=[0], **how)
 
 
 def imputer(g: Given) -> Any:
@@ -51,21 +51,24 @@ def imputer(g: Given) -> Any:
     floats = "float" in g.narrow(0)
     how: Any = {"imputed_value_floats": [7.0], "replaced_value_float": 2.0}
     how = how if floats else {"imputed_value_int64s": [7], "replaced_value_int64": 2}
-    return case(x, expect=np.where(x == 2, 7, x).astype(x.dtype), **how)
+    return case(x, expect=np.where(x == 2, 7, x).astype(x.dtype), batch=[0], **how)
 
 
 def features(g: Given) -> Any:
-    return case(g(0, 3, 2), g(0, 3, 4), inputdimensions=[2, 4])
+    return case(g(0, 3, 2), g(0, 3, 4), inputdimensions=[2, 4], batch=[0, 1])
 
 
 def extractor(g: Given) -> Any:
     x = g(0, 3, 4)
-    return case(x, np.array([[3, 0]]), expect=x[:, [3, 0]])
+    return case(x, np.array([[3, 0]]), expect=x[:, [3, 0]], batch=[0])
 
 
 def one_hot(g: Given) -> Any:
     return case(
-        g.at(0, [3, 7, 4]), cats_int64s=[3, 5, 7], expect=np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], np.float32)
+        g.at(0, [3, 7, 4]),
+        cats_int64s=[3, 5, 7],
+        expect=np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], np.float32),
+        batch=[0],
     )
 
 
@@ -84,7 +87,7 @@ def labels(g: Given) -> Any:
     how: Any = {f"keys_{lists[keys]}": [1, 5, 3], f"values_{lists[values]}": [10, 20, 30]}
     how = {name: list(map(float, row)) if name.endswith("floats") else row for name, row in how.items()}
     how |= {"default_int64": 7, "default_float": 7.0}
-    return case(x, expect=expect, **how)
+    return case(x, expect=expect, batch=[0], **how)
 
 
 def ensemble(g: Given) -> Any:
@@ -103,7 +106,7 @@ def ensemble(g: Given) -> Any:
         "leaf_targetids": [0, 0, 0],
         "leaf_weights": numpy_helper.from_array(weights),
     }
-    return case(x, expect=g.at(0, [[5], [10], [20]]), **how)
+    return case(x, expect=g.at(0, [[5], [10], [20]]), batch=[0], **how)
 
 
 def regressor(g: Given) -> Any:
@@ -114,7 +117,7 @@ def regressor(g: Given) -> Any:
         "target_nodeids": [1, 2],
         "target_weights": [3.0, -4.0],
     }
-    return case(x, n_targets=1, expect=np.array([[3], [-4], [3]], np.float32), **TREE, **scores)
+    return case(x, n_targets=1, expect=np.array([[3], [-4], [3]], np.float32), batch=[0], **TREE, **scores)
 
 
 def tree_classifier(g: Given) -> Any:
@@ -122,7 +125,7 @@ def tree_classifier(g: Given) -> Any:
     scores: Any = {"class_ids": [0, 1, 2, 0], "class_treeids": [0] * 4, "class_nodeids": [1, 1, 2, 2]}
     scores |= {"class_weights": [3.0, 1.0, 4.0, 2.0], "classlabels_int64s": [4, 7, 9]}
     expect = [np.array([4, 9, 4]), np.array([[3, 1, 0], [2, 0, 4], [3, 1, 0]], np.float32)]
-    return case(x, outputs=2, expect=expect, **TREE, **scores)
+    return case(x, outputs=2, expect=expect, batch=[0], **TREE, **scores)
 
 
 CASES: dict[str, Maker] = {

@@ -45,36 +45,36 @@ def f32(value: float) -> Any:
 def bias_add(g: Given) -> Any:
     x, bias, skip = g(0, 2, 3, 8), g(1, 8), g(2, 2, 3, 8)
     a, b, c = wide(x, bias, skip)
-    return case(x, bias, skip, expect=(a + b + c).astype(x.dtype))
+    return case(x, bias, skip, expect=(a + b + c).astype(x.dtype), batch=[0, 2])
 
 
 def bias_gelu(g: Given) -> Any:
     x, bias = g(0, 3, 8), g(1, 8)
     a, b = wide(x, bias)
-    return case(x, bias, expect=gelu(a + b).astype(x.dtype))
+    return case(x, bias, expect=gelu(a + b).astype(x.dtype), batch=[0])
 
 
 def bias_split_gelu(g: Given) -> Any:
     x, bias = g(0, 2, 3, 8), g(1, 8)
     a, b = wide(x, bias)
     left, right = np.split(a + b, 2, -1)
-    return case(x, bias, expect=(left * gelu(right)).astype(x.dtype))
+    return case(x, bias, expect=(left * gelu(right)).astype(x.dtype), batch=[0])
 
 
 def bias_softmax(g: Given) -> Any:
     x, bias = g(0, 2, 3, 4), g(1, 1, 3, 4)
     e = np.exp(x.astype(np.float64) + bias.astype(np.float64))
-    return case(x, bias, axis=2, is_inner_broadcast=0, expect=(e / e.sum(-1, keepdims=True)).astype(x.dtype))
+    return case(x, bias, axis=2, is_inner_broadcast=0, expect=(e / e.sum(-1, keepdims=True)).astype(x.dtype), batch=[0])
 
 
 def branchwise_norm(g: Given) -> Any:
-    return case(g(0, 3, 8), g(1, 8), num_branches=2)
+    return case(g(0, 3, 8), g(1, 8), num_branches=2, batch=[0])
 
 
 def gemm_fast_gelu(g: Given) -> Any:
     x, w, bias = g(0, 2, 3, 8, high=1), g(1, 8, 5, high=1), g(2, 5)
     a, b, c = wide(x, w, bias)
-    return case(x, w, bias, expect=fast_gelu(a @ b + c).astype(x.dtype))
+    return case(x, w, bias, expect=fast_gelu(a @ b + c).astype(x.dtype), batch=[0])
 
 
 def complex_product(sign: int) -> Maker:
@@ -89,7 +89,9 @@ def complex_product(sign: int) -> Maker:
 
 def fused_gemm(g: Given) -> Any:
     a, b, c = g(0, 3, 4), g(1, 4, 5), g(2, 5)
-    return case(a, b, c, activation="Relu", expect=np.maximum(np.add(a.astype(float) @ b, c), 0).astype(a.dtype))
+    return case(
+        a, b, c, activation="Relu", expect=np.maximum(np.add(a.astype(float) @ b, c), 0).astype(a.dtype), batch=[0]
+    )
 
 
 def fused_matmul(**attributes: Any) -> Maker:
@@ -97,7 +99,7 @@ def fused_matmul(**attributes: Any) -> Maker:
         a, b = g(0, 2, 3, 4), g(1, 2, 5, 4)
         y = 0.5 * (a.astype(np.float64) @ b.swapaxes(1, 2).astype(np.float64))
         y = np.maximum(y, 0) if "activation" in attributes else y
-        return case(a, b, transB=1, alpha=0.5, expect=y.astype(a.dtype), **attributes)
+        return case(a, b, transB=1, alpha=0.5, expect=y.astype(a.dtype), batch=[0, 1], **attributes)
 
     return make
 
@@ -124,20 +126,22 @@ def convolved(last: bool, activation: bool) -> Maker:
 
 
 def transposed(g: Given) -> Any:
-    return case(g(0, 1, 4, 3, 4, high=2), g(1, 4, 2, 3, 3, high=2), ints(1, 0, 1, 2), g(3, 2), strides=[2, 2])
+    return case(
+        g(0, 1, 4, 3, 4, high=2), g(1, 4, 2, 3, 3, high=2), ints(1, 0, 1, 2), g(3, 2), strides=[2, 2], batch=[0]
+    )
 
 
 def gated_add(g: Given) -> Any:
     x, y, gate = g(0, 2, 3, 4), g(1, 2, 3, 4), g(2, 2, 3, 1)
     a, b, c = wide(x, y, gate)
-    return case(x, y, gate, expect=(a + b * c).astype(x.dtype))
+    return case(x, y, gate, expect=(a + b * c).astype(x.dtype), batch=[0, 1, 2])
 
 
 def gated_norm(g: Given) -> Any:
     x, scale, gate = g(0, 2, 3, 8), g(1, 8), g(2, 2, 3, 8)
     a, s, t = wide(x, scale, gate)
     y = a / np.sqrt((a**2).mean(-1, keepdims=True) + 1e-5) * s * t * sigmoid(t)
-    return case(x, scale, gate, activation="silu", expect=y.astype(x.dtype))
+    return case(x, scale, gate, activation="silu", expect=y.astype(x.dtype), batch=[0, 2])
 
 
 def group_norm(g: Given) -> Any:
@@ -149,7 +153,16 @@ def group_norm(g: Given) -> Any:
     y = (parts - parts.mean((1, 3), keepdims=True)) / np.sqrt(parts.var((1, 3), keepdims=True) + 1e-5)
     y = (y.reshape(x.shape) * gamma.astype(np.float64) + beta.astype(np.float64)).astype(x.dtype)
     how: Any = {"activation": 0, "channels_last": 1, "groups": 2}
-    return case(x, gamma, beta, *more, outputs=1 + skipped, expect=[y, total] if skipped else y, **how)
+    return case(
+        x,
+        gamma,
+        beta,
+        *more,
+        outputs=1 + skipped,
+        expect=[y, total] if skipped else y,
+        batch=[0, 3] if skipped else [0],
+        **how,
+    )
 
 
 def skip_norm(g: Given) -> Any:
@@ -160,17 +173,17 @@ def skip_norm(g: Given) -> Any:
     y = total - total.mean(-1, keepdims=True) if centred else total
     y = y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-5) * gamma.astype(np.float64)
     y = y + shifts[0].astype(np.float64) if centred else y
-    return case(x, skip, gamma, *shifts, epsilon=1e-5, expect=y.astype(x.dtype))
+    return case(x, skip, gamma, *shifts, epsilon=1e-5, expect=y.astype(x.dtype), batch=[0, 1])
 
 
 def swiglu(g: Given) -> Any:
     x, up = g(0, 3, 8), g(1, 3, 8)
     a, b = wide(x, up)
-    return case(x, up, expect=(a * sigmoid(a) * b).astype(x.dtype))
+    return case(x, up, expect=(a * sigmoid(a) * b).astype(x.dtype), batch=[0, 1])
 
 
 def gate_of_attention(g: Given) -> Any:
-    return case(g(0, 2, 3, 4), g(1, 4, high=1), g(2, 4, high=1), g(3, 2, 3, 4), outputs=2)
+    return case(g(0, 2, 3, 4), g(1, 4, high=1), g(2, 4, high=1), g(3, 2, 3, 4), outputs=2, batch=[0, 3])
 
 
 # --- moving and comparing ---------------------------------------------------------------------------------------------
@@ -213,7 +226,7 @@ def embedding(g: Given) -> Any:
 def grid_sample(g: Given) -> Any:
     if g.narrow(0) != g.narrow("T2"):
         raise Unfit("the result has the dtype of x")
-    return case(g(0, 1, 2, 4, 5), g(1, 1, 3, 3, 2, high=0.9), mode="bilinear", padding_mode="border")
+    return case(g(0, 1, 2, 4, 5), g(1, 1, 3, 3, 2, high=0.9), mode="bilinear", padding_mode="border", batch=[0, 1])
 
 
 def pad(g: Given) -> Any:
@@ -227,26 +240,26 @@ def range_(g: Given) -> Any:
 
 def inverse(g: Given) -> Any:
     x = g.at(0, g(0, 2, 3, 3, high=1) + 3 * np.eye(3))
-    return case(x, expect=np.linalg.inv(x.astype(np.float64)).astype(x.dtype))
+    return case(x, expect=np.linalg.inv(x.astype(np.float64)).astype(x.dtype), batch=[0])
 
 
 def spectrum(g: Given) -> Any:
     x = g(0, 3, 8)
     y = np.fft.rfft(x.astype(np.float64))
-    return case(x, signal_ndim=1, expect=np.stack([y.real, y.imag], -1).astype(x.dtype), tolerance=2e-2)
+    return case(x, signal_ndim=1, expect=np.stack([y.real, y.imag], -1).astype(x.dtype), tolerance=2e-2, batch=[0])
 
 
 def signal(g: Given) -> Any:
     x = g(0, 3, 5, 2)
     x[:, [0, -1], 1] = 0
     a = x.astype(np.float64)
-    return case(x, signal_ndim=1, expect=np.fft.irfft(a[..., 0] + 1j * a[..., 1]).astype(x.dtype))
+    return case(x, signal_ndim=1, expect=np.fft.irfft(a[..., 0] + 1j * a[..., 1]).astype(x.dtype), batch=[0])
 
 
 def distances(g: Given) -> Any:
     a, b = g(0, 4, 5), g(1, 3, 5)
     x, y = wide(a, b)
-    return case(a, b, metric="euclidean", expect=np.linalg.norm(x[:, None] - y, axis=-1).astype(a.dtype))
+    return case(a, b, metric="euclidean", expect=np.linalg.norm(x[:, None] - y, axis=-1).astype(a.dtype), batch=[0])
 
 
 def crop(g: Given) -> Any:
@@ -255,7 +268,7 @@ def crop(g: Given) -> Any:
 
 
 def repeats(g: Given) -> Any:
-    return case(np.array([[1, 2, 3, 1, 2], [4, 4, 4, 4, 4]]), g(1, 2, 6), ngram_size=2)
+    return case(np.array([[1, 2, 3, 1, 2], [4, 4, 4, 4, 4]]), g(1, 2, 6), ngram_size=2, batch=[0, 1])
 
 
 def all_finite(g: Given) -> Any:
@@ -268,12 +281,12 @@ def all_finite(g: Given) -> Any:
 
 
 def quantize(g: Given) -> Any:
-    return case(g(0, 3, 4, high=50), g.at(1, 2), g.at(2, 1))
+    return case(g(0, 3, 4, high=50), g.at(1, 2), g.at(2, 1), batch=[0])
 
 
 def dequantize(g: Given) -> Any:
     x, scale, zero = g(0, 3, 4, high=100), g.at(1, 0.5), g.at(2, 0 if g.narrow(0) == "int32" else 1)
-    return case(x, scale, zero, expect=((x.astype(float) - zero.astype(float)) / 2).astype(scale.dtype))
+    return case(x, scale, zero, expect=((x.astype(float) - zero.astype(float)) / 2).astype(scale.dtype), batch=[0])
 
 
 def qbinary(function: Any) -> Maker:
@@ -293,7 +306,9 @@ def qunary(function: Any, *shape: int, out: float = 0.5, **attributes: Any) -> M
     def make(g: Given) -> Any:
         x, zeros = g(0, *shape, high=100), [g.at(place, zero) for place, zero in ((2, 3), (4, 10))]
         y = function((x.astype(float) - 3) / 4) / out + 10
-        return case(x, f32(0.25), zeros[0], f32(out), zeros[1], expect=levels(y, zeros[1]), levels=1, **attributes)
+        return case(
+            x, f32(0.25), zeros[0], f32(out), zeros[1], expect=levels(y, zeros[1]), levels=1, batch=[0], **attributes
+        )
 
     return make
 
@@ -336,7 +351,7 @@ def qgemm(g: Given) -> Any:
         return case(*given, expect=y.astype(np.float32))
     if zero.dtype != g.dtype("TY"):
         raise Unfit("the result has the dtype of its zero point")
-    return case(*given, f32(16), zero, expect=levels(y / 16 + 10, zero), levels=1)
+    return case(*given, f32(16), zero, expect=levels(y / 16 + 10, zero), levels=1, batch=[0])
 
 
 def matmul_to_float(g: Given) -> Any:
@@ -345,11 +360,11 @@ def matmul_to_float(g: Given) -> Any:
     y = (a.astype(float) - 3) @ (b.astype(float) - 5) * 0.0078125
     bias = g(6, 5)
     given = [a, b, g.at(2, 0.125), g.at(3, 0.0625), *zeros, bias]
-    return case(*given, expect=(y + bias.astype(float)).astype(bias.dtype))
+    return case(*given, expect=(y + bias.astype(float)).astype(bias.dtype), batch=[0])
 
 
 def dynamic_matmul(g: Given) -> Any:
-    return case(g(0, 3, 8), g(1, 8, 5, high=100), f32(0.0625), g.at(3, 5), g(4, 5), constants=[1, 2, 3])
+    return case(g(0, 3, 8), g(1, 8, 5, high=100), f32(0.0625), g.at(3, 5), g(4, 5), constants=[1, 2, 3], batch=[0])
 
 
 def dynamic_lstm(g: Given) -> Any:
@@ -363,19 +378,19 @@ def matmul_integer16(g: Given) -> Any:
     a, b = g(0, 3, 4, high=1000), g(1, 4, 5, high=1000)
     if g.narrow("T3") == "uint32":
         raise Unfit("ONNX Runtime infers int32")
-    return case(a, b, expect=(a.astype(np.int64) @ b.astype(np.int64)).astype(g.dtype("T3")))
+    return case(a, b, expect=(a.astype(np.int64) @ b.astype(np.int64)).astype(g.dtype("T3")), batch=[0])
 
 
 def mul_integer(g: Given) -> Any:
     a, b, zeros = g(0, 3, 4, high=100), g(2, 4, high=100), [g.at(1, 3), g.at(3, 5)]
     expect = (a.astype(np.int32) - 3) * (b.astype(np.int32) - 5)
-    return case(a, zeros[0], b, zeros[1], expect=expect)
+    return case(a, zeros[0], b, zeros[1], expect=expect, batch=[0])
 
 
 def max_pool(g: Given) -> Any:
     x = g(0, 1, 3, 4, 2, high=100)
     parts = [x[:, row : row + 2, column : column + 3] for row, column in np.ndindex(2, 2)]
-    return case(x, kernel_shape=[2, 2], expect=np.maximum.reduce(parts))
+    return case(x, kernel_shape=[2, 2], expect=np.maximum.reduce(parts), batch=[0])
 
 
 CASES: dict[str, Maker] = {

@@ -43,7 +43,9 @@ def multi_head(g: Given) -> Any:
     y = merged(attend(queries, keys, values, added)).astype(q.dtype)
     scores = scores_of(queries, keys, added).astype(g.dtype("QK"))
     expect = [y, keys, values, scores]
-    return case(q, k, v, None, mask, bias, past_k, past_v, outputs=4, num_heads=4, expect=expect)
+    return case(
+        q, k, v, None, mask, bias, past_k, past_v, outputs=4, num_heads=4, expect=expect, batch=[0, 1, 2, 4, 6, 7]
+    )
 
 
 PLACES = {0: (2, 3, 16), 1: (2, 3, 16), 2: (2, 3, 16), 6: (2, 4, 2, 4), 7: (2, 4, 2, 4)}
@@ -56,7 +58,7 @@ def attention(g: Given) -> Any:
     bias = np.where(mask, 0, -10000.0)[:, None, None]
     q, k, v = (heads_of(part, 4) for part in parts)
     y = merged(attend(q, k, v, bias))
-    return case(x, w, b, mask, num_heads=4, expect=y.astype(x.dtype))
+    return case(x, w, b, mask, num_heads=4, expect=y.astype(x.dtype), batch=[0, 3])
 
 
 def decoder(g: Given) -> Any:
@@ -129,7 +131,7 @@ def quantized_attention(g: Given) -> Any:
     queries, keys, values = (heads_of(part, 4) for part in np.split(parts, 3, -1))
     y = merged(attend(queries, keys, values, bias))
     given = [x, w, b, g.at(3, 1 / 64), g.at(4, 1 / 64), mask, *zeros]
-    return case(*given, num_heads=4, constants=[1, 2, 3, 4, 6, 7], expect=y.astype(b.dtype))
+    return case(*given, num_heads=4, constants=[1, 2, 3, 4, 6, 7], expect=y.astype(b.dtype), batch=[0, 5])
 
 
 def rotary(g: Given) -> Any:
@@ -140,7 +142,7 @@ def rotary(g: Given) -> Any:
     y = np.concatenate([left * c - right * s, left * s + right * c], -1)
     if g.triple.name == "MRotaryEmbedding":  # three equal rows of positions: what the sections take is the same
         return case(x, np.stack([at] * 3), cos, sin, mrope_section=[2, 1, 1], expect=y.astype(x.dtype))
-    return case(x, at, cos, sin, expect=y.astype(x.dtype))
+    return case(x, at, cos, sin, expect=y.astype(x.dtype), batch=[0, 1])
 
 
 def position_bias(g: Given) -> Any:
@@ -157,13 +159,13 @@ def gated_position_bias(g: Given) -> Any:
     gates = heads_of(q.astype(np.float64) + q_bias.astype(np.float64), 3) @ w.astype(np.float64) + b.astype(np.float64)
     gates = sigmoid(gates.reshape(2, 3, 5, 2, 4).sum(-1))
     y = (gates[..., :1] * (gates[..., 1:] * eco.astype(np.float64) - 1) + 2) * rel.astype(np.float64)
-    return case(q, q_bias, rel, w, b, eco, num_heads=3, expect=y.astype(q.dtype))
+    return case(q, q_bias, rel, w, b, eco, num_heads=3, expect=y.astype(q.dtype), batch=[0])
 
 
 def embedding(g: Given) -> Any:
     ids, segments = g.at(0, [[1, 3, 2], [0, 4, 8]]), g.at(1, [[0, 1, 1], [0, 0, 1]])
     tables = [g(2, 9, 8), g(3, 5, 8), g(4, 2, 8), g(5, 8), g(6, 8)]
-    return case(ids, segments, *tables, g.at(7, [[1, 1, 0], [1, 1, 1]]), outputs=2)
+    return case(ids, segments, *tables, g.at(7, [[1, 1, 0], [1, 1, 1]]), outputs=2, batch=[0, 1, 7])
 
 
 def quantized_embedding(g: Given) -> Any:
@@ -172,7 +174,7 @@ def quantized_embedding(g: Given) -> Any:
     scales = [np.array(0.01 * (index + 1), np.float32) for index in range(5)]
     zeros = [g.at(2, 10 + index) for index in range(5)]
     mask = g.at(7, [[1, 1, 0], [1, 1, 1]])
-    return case(ids, segments, *tables, mask, *scales, *zeros, outputs=2, tolerance=1e-3)
+    return case(ids, segments, *tables, mask, *scales, *zeros, outputs=2, tolerance=1e-3, batch=[0, 1, 7])
 
 
 def linear_attention(g: Given) -> Any:
@@ -185,7 +187,7 @@ def linear_attention(g: Given) -> Any:
         rows.append(np.einsum("hk,bhkv->bhv", a, memory).reshape(1, 1, 8) / 2)
     expect = [np.concatenate(rows, 1).astype(q.dtype), memory.astype(g.dtype("S"))]
     how: Any = {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}
-    return case(q, k, v, state, outputs=2, expect=expect, **how)
+    return case(q, k, v, state, outputs=2, expect=expect, batch=[0, 1, 2, 3], **how)
 
 
 def delta_net(g: Given) -> Any:
@@ -212,12 +214,12 @@ def matmul_bits(g: Given) -> Any:
     plain = (quantized - points[..., None]) * scales.astype(np.float64)[..., None]
     y = a.astype(np.float64) @ plain.reshape(6, 64).T + bias.astype(np.float64)
     given = [a, stream(quantized, 4), scales, zeros, None, bias]
-    return case(*given, K=64, N=6, bits=4, block_size=32, constants=[1, 2, 3], expect=y.astype(a.dtype))
+    return case(*given, K=64, N=6, bits=4, block_size=32, constants=[1, 2, 3], expect=y.astype(a.dtype), batch=[0])
 
 
 def matmul_bnb(g: Given) -> Any:
     a, weights, largest = g(0, 3, 64, high=1), g(1, 192, high=255), g(2, 24, low=0.1, high=1)
-    return case(a, weights, largest, K=64, N=6, block_size=16, quant_type=1, constants=[1, 2])
+    return case(a, weights, largest, K=64, N=6, block_size=16, quant_type=1, constants=[1, 2], batch=[0])
 
 
 def gather_blocks(g: Given) -> Any:
@@ -228,7 +230,7 @@ def gather_blocks(g: Given) -> Any:
     pack = (lambda x: stream(x, 4)) if kind == "uint8" else (lambda x: x.astype(np.int32).astype(g.dtype(0)))
     how: Any = {"bits": 4, "block_size": 16, "quantize_axis": 1}
     expect = plain[at].astype(scales.dtype)
-    return case(pack(quantized), at, scales, pack(points), constants=[0, 2, 3], expect=expect, **how)
+    return case(pack(quantized), at, scales, pack(points), constants=[0, 2, 3], expect=expect, batch=[1], **how)
 
 
 def experts(g: Given) -> Any:
@@ -252,7 +254,7 @@ def experts(g: Given) -> Any:
             inner = np.maximum(layers[0][expert] @ token, 0)
             y[row] += chance[expert] / chance[best].sum() * (layers[1][expert] @ inner)
     how |= {"k": 2, "normalize_routing_weights": 1, "activation_type": "relu"}
-    return case(*given, expect=y.astype(x.dtype), **how)
+    return case(*given, expect=y.astype(x.dtype), batch=[0, 1], **how)
 
 
 CASES: dict[str, Maker] = {

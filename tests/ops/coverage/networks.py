@@ -19,34 +19,44 @@ def gemm(g: Given) -> Any:
 
 
 def conv(g: Given) -> Any:
-    return case(g(0, 1, 4, 6, 5, high=2), g(1, 6, 2, 3, 3, high=2), g(2, 6), group=2, pads=[1, 1, 1, 1], strides=[2, 1])
+    return case(
+        g(0, 1, 4, 6, 5, high=2),
+        g(1, 6, 2, 3, 3, high=2),
+        g(2, 6),
+        group=2,
+        pads=[1, 1, 1, 1],
+        strides=[2, 1],
+        batch=[0],
+    )
 
 
 def conv_transpose(g: Given) -> Any:
-    return case(g(0, 1, 4, 3, 4, high=2), g(1, 4, 2, 3, 3, high=2), g(2, 2), strides=[2, 2], pads=[1, 0, 1, 0])
+    return case(
+        g(0, 1, 4, 3, 4, high=2), g(1, 4, 2, 3, 3, high=2), g(2, 2), strides=[2, 2], pads=[1, 0, 1, 0], batch=[0]
+    )
 
 
 def deform_conv(g: Given) -> Any:
     x, w, offset = g(0, 1, 2, 5, 5), g(1, 3, 2, 2, 2), g(2, 1, 8, 4, 4, high=1)
-    return case(x, w, offset, g(3, 3), g(4, 1, 4, 4, 4, low=0, high=1), kernel_shape=[2, 2])
+    return case(x, w, offset, g(3, 3), g(4, 1, 4, 4, 4, low=0, high=1), kernel_shape=[2, 2], batch=[0, 2, 4])
 
 
 def pool(**attributes: Any) -> Maker:
     how: Any = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
-    return lambda g: case(g(0, 1, 2, 6, 5), oracle=max(g.version, 7), **how, **attributes)
+    return lambda g: case(g(0, 1, 2, 6, 5), oracle=max(g.version, 7), batch=[0], **how, **attributes)
 
 
 def max_pool(g: Given) -> Any:
     how: Any = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
     x = g.at(0, g.random.permutation(60).reshape(1, 2, 6, 5))
-    return case(x, outputs=1 if g.version < 8 else 2, **how)
+    return case(x, outputs=1 if g.version < 8 else 2, batch=[0], **how)
 
 
 def max_unpool(g: Given) -> Any:
     x, at = g(0, 1, 1, 2, 2, low=1), ints(5, 7, 13, 15).reshape(1, 1, 2, 2)
     expect = np.zeros((1, 1, 4, 4), x.dtype)
     expect.ravel()[[5, 7, 13, 15]] = x.ravel()
-    return case(x, at, kernel_shape=[2, 2], strides=[2, 2], expect=expect)
+    return case(x, at, kernel_shape=[2, 2], strides=[2, 2], expect=expect, batch=[0, 1])
 
 
 def batch_norm(g: Given) -> Any:
@@ -55,16 +65,18 @@ def batch_norm(g: Given) -> Any:
     wide = [value.astype(np.float64).reshape(3, 1, 1) for value in statistics]
     expect = (x.astype(np.float64) - wide[2]) / np.sqrt(wide[3] + 1e-5) * wide[0] + wide[1]
     how: Any = {1: {"is_test": 1, "consumed_inputs": [0, 0, 0, 1, 1]}, 6: {"is_test": 1}}.get(g.version, {})
-    return case(x, *statistics, expect=expect.astype(x.dtype), tolerance=1e-6, **how)
+    return case(x, *statistics, expect=expect.astype(x.dtype), tolerance=1e-6, batch=[0], **how)
 
 
 def group_norm(g: Given) -> Any:
     size = 2 if g.version < 21 else 4
-    return case(g(0, 2, 4, 3, 2), g(1, size), g(2, size), num_groups=2, tolerance=1e-5)  # stash_type is float32
+    return case(
+        g(0, 2, 4, 3, 2), g(1, size), g(2, size), num_groups=2, tolerance=1e-5, batch=[0]
+    )  # stash_type is float32
 
 
 def instance_norm(g: Given) -> Any:
-    return case(g(0, 2, 3, 4, 5), g(1, 3), g(2, 3))
+    return case(g(0, 2, 3, 4, 5), g(1, 3), g(2, 3), batch=[0])
 
 
 def layer_norm(g: Given) -> Any:
@@ -77,14 +89,14 @@ def layer_norm(g: Given) -> Any:
         raise Unfit("ONNX Runtime infers float32")
     expect[0] = expect[0].astype(g.dtype("V") if g.version < 17 else x.dtype)
     how: Any = {"stash_type": g.code("U")} if g.version >= 17 else {}
-    return case(x, scale, bias, outputs=3, expect=expect, tolerance=1e-6, **how)
+    return case(x, scale, bias, outputs=3, expect=expect, tolerance=1e-6, batch=[0], **how)
 
 
 def rms_norm(g: Given) -> Any:
     x, scale = g(0, 2, 3, 8), g(1, 8)
     wide = x.astype(np.float64)
     y = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * scale.astype(np.float64)
-    return case(x, scale, expect=y.astype(g.dtype(1)), tolerance=1e-6)
+    return case(x, scale, expect=y.astype(g.dtype(1)), tolerance=1e-6, batch=[0])
 
 
 def simplified_layer_norm(g: Given) -> Any:
@@ -92,20 +104,20 @@ def simplified_layer_norm(g: Given) -> Any:
     wide = x.astype(np.float64)
     inverse = 1 / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
     expect = [(wide * inverse * scale.astype(np.float64)).astype(g.dtype(1)), inverse.astype(g.dtype("U"))]
-    return case(x, scale, outputs=2, expect=expect, tolerance=1e-6, stash_type=g.code("U"))
+    return case(x, scale, outputs=2, expect=expect, tolerance=1e-6, stash_type=g.code("U"), batch=[0])
 
 
 def lrn(g: Given) -> Any:
     x = g(0, 1, 4, 3, 2)
     wide = x.astype(np.float64)
     total = sum(np.pad(wide**2, ((0, 0), (1, 1), (0, 0), (0, 0)))[:, at : at + 4] for at in range(3))
-    return case(x, size=3, tolerance=1e-6, expect=(wide / (1 + 1e-4 / 3 * total) ** 0.75).astype(x.dtype))
+    return case(x, size=3, tolerance=1e-6, expect=(wide / (1 + 1e-4 / 3 * total) ** 0.75).astype(x.dtype), batch=[0])
 
 
 def lp_norm(g: Given) -> Any:
     x = g(0, 3, 4)
     wide = x.astype(np.float64)
-    return case(x, axis=1, p=2, expect=(wide / np.sqrt((wide**2).sum(1, keepdims=True))).astype(x.dtype))
+    return case(x, axis=1, p=2, expect=(wide / np.sqrt((wide**2).sum(1, keepdims=True))).astype(x.dtype), batch=[0])
 
 
 def dropout(g: Given) -> Any:
@@ -134,7 +146,7 @@ def max_roi_pool(g: Given) -> Any:
 
 def roi_align(g: Given) -> Any:
     rois = g.at(1, [[0, 0, 3, 3], [1, 1, 4, 5]])
-    return case(g(0, 1, 2, 6, 6), rois, ints(0, 0), output_height=2, output_width=2, sampling_ratio=2)
+    return case(g(0, 1, 2, 6, 6), rois, ints(0, 0), output_height=2, output_width=2, sampling_ratio=2, batch=[1, 2])
 
 
 def grid_sample(g: Given) -> Any:
@@ -145,7 +157,7 @@ def grid_sample(g: Given) -> Any:
     for row, column in np.ndindex(2, 2):
         share = 1 - np.abs(at - low - [column, row])
         expect += x[:, :, low[0, ..., 1] + row, low[0, ..., 0] + column] * share.prod(-1)
-    return case(x, grid, expect=expect.astype(x.dtype))
+    return case(x, grid, expect=expect.astype(x.dtype), batch=[0, 1])
 
 
 def affine_grid(g: Given) -> Any:
@@ -158,18 +170,18 @@ def affine_grid(g: Given) -> Any:
 
 def det(g: Given) -> Any:
     x = g(0, 2, 3, 3)
-    return case(x, expect=np.linalg.det(x.astype(np.float64)).astype(x.dtype))
+    return case(x, expect=np.linalg.det(x.astype(np.float64)).astype(x.dtype), batch=[0])
 
 
 def dft(g: Given) -> Any:
     x = g(0, 2, 8, 1)
     if g.version < 20:
         return case(x, g.at(1, 8), axis=1, constants=[1])
-    return case(x, g.at(1, 8), np.array(1), constants=[1, 2])
+    return case(x, g.at(1, 8), np.array(1), constants=[1, 2], batch=[0])
 
 
 def stft(g: Given) -> Any:
-    return case(g(0, 1, 16, 1), g.at(1, 4), g(2, 8), g.at(3, 8), constants=[1, 3])
+    return case(g(0, 1, 16, 1), g.at(1, 4), g(2, 8), g.at(3, 8), constants=[1, 3], batch=[0])
 
 
 def nll(g: Given) -> Any:
@@ -192,7 +204,7 @@ def attention(g: Given) -> Any:
     chances = np.exp(scores - scores.max(-1, keepdims=True))
     y = chances / chances.sum(-1, keepdims=True) @ v
     expect = [y.astype(heads[0].dtype), k.astype(heads[1].dtype), v.astype(heads[2].dtype)]
-    return case(*heads[:3], mask, *heads[3:], outputs=3, expect=expect, tolerance=1e-6)
+    return case(*heads[:3], mask, *heads[3:], outputs=3, expect=expect, tolerance=1e-6, batch=[0, 1, 2, 4, 5])
 
 
 def rotary(g: Given) -> Any:
@@ -200,7 +212,7 @@ def rotary(g: Given) -> Any:
     left, right = np.split(x.astype(np.float64), 2, -1)
     c, s = cos[at].astype(np.float64), sin[at].astype(np.float64)
     y = np.concatenate([left * c - right * s, left * s + right * c], -1)
-    return case(x, cos, sin, at[None], expect=y.astype(x.dtype))
+    return case(x, cos, sin, at[None], expect=y.astype(x.dtype), batch=[0, 3])
 
 
 def causal_conv(g: Given) -> Any:
@@ -208,13 +220,13 @@ def causal_conv(g: Given) -> Any:
     wide = np.concatenate([past, x], 2).astype(np.float64)
     y = sum(wide[:, :, at : at + 5] * w[None, :, :, at].astype(np.float64) for at in range(4))
     y = y + bias.astype(np.float64)[:, None]
-    return case(x, w, bias, past, outputs=2, expect=[y.astype(x.dtype), wide[:, :, 5:].astype(x.dtype)])
+    return case(x, w, bias, past, outputs=2, expect=[y.astype(x.dtype), wide[:, :, 5:].astype(x.dtype)], batch=[0, 3])
 
 
 def linear_attention(g: Given) -> Any:
     q, k, v = (g(index, 1, 3, 8, high=1) for index in (0, 1, 2))
     state = g(3, 1, 2, 4, 4, high=1)
-    return case(q, k, v, state, outputs=2, q_num_heads=2, kv_num_heads=2, update_rule="linear")
+    return case(q, k, v, state, outputs=2, q_num_heads=2, kv_num_heads=2, update_rule="linear", batch=[0, 1, 2, 3])
 
 
 CASES: dict[str, Maker] = {
@@ -231,7 +243,9 @@ CASES: dict[str, Maker] = {
     "Dropout": dropout,
     "GRU": recurrent(3),
     "Gemm": gemm,
-    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), lambda g: case(g(0, 1, 2, 4, 3), oracle=2)),
+    **dict.fromkeys(
+        ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), lambda g: case(g(0, 1, 2, 4, 3), oracle=2, batch=[0])
+    ),
     "GridSample": grid_sample,
     "GroupNormalization": group_norm,
     "InstanceNormalization": instance_norm,

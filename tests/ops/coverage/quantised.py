@@ -18,7 +18,7 @@ def quantize(g: Given) -> Any:
     if g.version >= 19 and g.version < 23 and g.narrow(0) != g.narrow(1):
         raise Unfit("scales have the dtype of x")
     # oracles divide in a wider type than the scale's
-    return case(x, scale, g.at(2, 0 if "float" in to else 1), levels=int(g.narrow(0) != g.narrow(1)))
+    return case(x, scale, g.at(2, 0 if "float" in to else 1), levels=int(g.narrow(0) != g.narrow(1)), batch=[0])
 
 
 def dequantize(g: Given) -> Any:
@@ -28,7 +28,7 @@ def dequantize(g: Given) -> Any:
     expect = ((x.astype(np.float32) - zero.astype(np.float32)) * np.float32(0.5)).astype(
         g.dtype("T3") if g.version >= 23 else g.dtype(1) if g.version >= 19 else np.float32
     )
-    return case(x, scale, zero, expect=expect, **how)
+    return case(x, scale, zero, expect=expect, batch=[0], **how)
 
 
 def dynamic(g: Given) -> Any:
@@ -36,13 +36,13 @@ def dynamic(g: Given) -> Any:
 
 
 def conv_integer(g: Given) -> Any:
-    return case(g(0, 1, 2, 5, 5, high=100), g(1, 3, 2, 2, 2, high=100), g.at(2, 3), g.at(3, 5))
+    return case(g(0, 1, 2, 5, 5, high=100), g(1, 3, 2, 2, 2, high=100), g.at(2, 3), g.at(3, 5), batch=[0])
 
 
 def matmul_integer(g: Given) -> Any:
     a, b, zeros = g(0, 3, 4, high=100), g(1, 4, 5, high=100), (g.at(2, 3), g.at(3, 5))
     expect = (a.astype(np.int32) - zeros[0].astype(np.int32)) @ (b.astype(np.int32) - zeros[1].astype(np.int32))
-    return case(a, b, *zeros, expect=expect)
+    return case(a, b, *zeros, expect=expect, batch=[0])
 
 
 def qlinear_matmul(g: Given) -> Any:
@@ -52,7 +52,7 @@ def qlinear_matmul(g: Given) -> Any:
     y = (a.astype(float) - 3) @ (b.astype(float) - 5) / 256 + 10
     limits = np.iinfo(zeros[2].dtype)
     expect = np.round(y).clip(limits.min, limits.max).astype(zeros[2].dtype)
-    return case(a, scales[0], zeros[0], b, scales[1], zeros[1], scales[2], zeros[2], expect=expect, levels=1)
+    return case(a, scales[0], zeros[0], b, scales[1], zeros[1], scales[2], zeros[2], expect=expect, levels=1, batch=[0])
 
 
 def qlinear_conv(g: Given) -> Any:
@@ -66,7 +66,7 @@ def qlinear_conv(g: Given) -> Any:
     limits = np.iinfo(zeros[2].dtype)
     expect = np.round(y / 256 + 10).clip(limits.min, limits.max).astype(zeros[2].dtype)
     given = [x, scales[0], zeros[0], w, scales[1], zeros[1], scales[2], zeros[2], bias]
-    return case(*given, expect=expect, levels=1)
+    return case(*given, expect=expect, levels=1, batch=[0])
 
 
 CASES: dict[str, Maker] = {
