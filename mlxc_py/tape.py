@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ctypes import addressof, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from struct import Struct
+from struct import error as StructError
 from typing import Any, NamedTuple
 
 from mlxc_py._sys.load import library
@@ -45,13 +46,14 @@ class Tape:
     that is not among the inputs.
     """
 
-    __slots__ = ("__weakref__", "_arguments", "_results", "handle")
+    __slots__ = ("__weakref__", "_arguments", "_evaluated", "_results", "handle")
 
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self.handle = 0
         check_fork()
         self._arguments = Struct(f"{len(inputs)}P")
         self._results = c_size_t * len(outputs)
+        self._evaluated = c_size_t * (2 * len(outputs) + 1)
         made = c_size_t()
         given, wanted = _handles(self._arguments, inputs), _handles(Struct(f"{len(outputs)}P"), outputs)
         if _calls().new(addressof(made), given, len(inputs), wanted, len(outputs)):
@@ -67,6 +69,21 @@ class Tape:
         if _calls().apply(addressof(results), len(results), self.handle, given, len(inputs)):
             raise local.here.failure("Tape")
         return [wrap(handle) for handle in results]
+
+    def run(self, addresses: Sequence[int]) -> tuple[list[Array], list[int], int]:
+        """The outputs, evaluated, the addresses of their data, and the nanoseconds that the evaluation took.
+
+        The inputs lie at host addresses, row-contiguous and of the recorded shapes, which nothing checks; on the CPU an
+        output may lie in an input's memory. MLXError where an output is not row-contiguous.
+        """
+        if not self.handle:
+            raise ClosedError("this tape is closed")
+        results = self._evaluated()
+        n, at = len(results) // 2, addressof(results)
+        given = _packed(self._arguments, addresses)
+        if _calls().run(at, at + 8 * n, n, at + 16 * n, self.handle, given, len(addresses)):
+            raise local.here.failure("Tape")
+        return [wrap(handle) for handle in results[:n]], results[n:-1], results[-1]
 
     def __len__(self) -> int:
         """Number of operations in one run."""
@@ -91,13 +108,21 @@ class Tape:
 
 
 def _handles(form: Struct, arrays: Sequence[Array]) -> bytes | None:
-    return form.pack(*[a.live for a in arrays]) or None
+    return _packed(form, [a.live for a in arrays])
+
+
+def _packed(form: Struct, addresses: Sequence[int]) -> bytes | None:
+    try:
+        return form.pack(*addresses) or None
+    except StructError:
+        raise ValueError(f"the tape has {form.size // 8} inputs, {len(addresses)} were given") from None
 
 
 class _Calls(NamedTuple):
     placeholder: Any
     new: Any
     apply: Any
+    run: Any
     count: Any
     free: Any
 
@@ -117,6 +142,7 @@ def _calls() -> _Calls:
         function("mlxc_py_array_new_placeholder", c_void_p, c_void_p, c_int, c_int),
         function("mlxc_py_tape_new", c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t),
         function("mlxc_py_tape_apply", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t),
+        function("mlxc_py_tape_run", c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         function("mlxc_py_tape_count", c_int, c_void_p, c_void_p, c_char_p),
         function("mlxc_py_tape_free", c_int, c_void_p),
     )

@@ -19,6 +19,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import tape
 from ort_ep.bodies import Bodies
+from ort_ep.direct import DirectInputs, DirectTape, Input, Output, passes
 from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
 from ort_ep.options import OptionError, Options
 from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want, arrays
@@ -37,25 +38,43 @@ class Replay(Protocol):
     def __call__(self, inputs: Sequence[mx.Array]) -> list[mx.Array]: ...
 
 
-Recorder = Callable[[Build, Sequence[mx.Array], PooledStream], Replay]
+class Recorder(Protocol):
+    """Makes replays of what a function builds."""
+
+    def record(self, build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
+        """A replay on `stream`; what fails in building or tracing fails here."""
+
+    def takes_empty(self, stream: PooledStream) -> bool:
+        """Whether a graph may have arrays without elements."""
 
 
-def record_tape(build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
-    """Build once on placeholders; any thread may replay the tape on `stream`."""
-    opened = [tape.placeholder(array.shape, array.dtype) for array in inputs]
-    outputs = build(opened)
-    with stream.lock:  # what does not depend on the inputs is evaluated now
-        return tape.Tape(opened, outputs)
+class TapeRecorder:
+    """Our own tape: built once on placeholders, replayed by any thread."""
+
+    def record(self, build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
+        opened = [tape.placeholder(array.shape, array.dtype) for array in inputs]
+        outputs = build(opened)
+        with stream.lock:  # what does not depend on the inputs is evaluated now
+            return tape.Tape(opened, outputs)
+
+    def takes_empty(self, _stream: PooledStream) -> bool:
+        return True
 
 
-def record_compiled(build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
+class CompileRecorder:
     """MLX's compile: every thread that replays traces once, at its first replay.
 
     Over a tape where there is one: it has evaluated what depends on weights alone, and laid images out as MLX has them.
     """
-    replay = record_tape(build, inputs, stream) if tape.supported() else lambda arrays: build(list(arrays))
-    function = mx.compile(lambda *arrays: replay(arrays))
-    return lambda arrays: list(function(*arrays))
+
+    def record(self, build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
+        base = TapeRecorder().record(build, inputs, stream) if tape.supported() else lambda arrays: build(list(arrays))
+        function = mx.compile(lambda *arrays: base(arrays))
+        function(*inputs)
+        return lambda arrays: list(function(*arrays))
+
+    def takes_empty(self, stream: PooledStream) -> bool:
+        return not stream.on_gpu  # what MLX 0.32.4 fuses for CUDA divides by an array's size, which ends the process
 
 
 @dataclass(slots=True)
@@ -71,12 +90,13 @@ class _Read:
 class _Results:
     """Where the outputs of a replay go: slots first, then positions among the plan's outputs.
 
-    A slot whose value came out on the host has it in `values`.
+    A slot whose value came out on the host has it in `values`. `forms`: shape and bytes of each of the plan's outputs.
     """
 
     arrays: list[int] = field(default_factory=list)
     finals: list[int] = field(default_factory=list)
     values: dict[int, Slot] = field(default_factory=dict)
+    forms: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
 
 
 # MLX holds what a closure refers to until its trace is erased, so what is traced must not refer to its replay.
@@ -84,10 +104,11 @@ class _Results:
 class _Trace:
     replay: Replay
     results: _Results
+    direct: DirectTape | None = None
 
 
 class _EmptyArrayError(Exception):
-    """Not to be compiled: what MLX 0.32.4 fuses for CUDA divides by an array's size, which ends the process."""
+    """Of a graph that its recorder does not take."""
 
 
 @dataclass(slots=True)
@@ -119,7 +140,7 @@ class CompiledEngine:
     def __init__(
         self,
         plan: Plan,
-        record: Recorder,
+        recorder: Recorder,
         limit: int,
         report: CompileReport,
         warn: Callable[[str], None] = lambda message: None,
@@ -131,13 +152,14 @@ class CompiledEngine:
         patient: a key is traced when it comes for the second time.
         """
         self._plan: Plan | None = plan
-        self._record = record
+        self._recorder = recorder
         self._limit = limit
         self._report = report
         self._warn = warn
         self._stages: list[tuple[_Stage, _Cache]] = [(stage, OrderedDict()) for stage in _stages(plan)]
+        self._direct_inputs = _direct_inputs(plan, [stage for stage, _ in self._stages])
         self._patient = patient
-        self._bodies = Bodies(lambda body: CompiledEngine(body, record, limit, report, warn, patient=True))
+        self._bodies = Bodies(lambda body: CompiledEngine(body, recorder, limit, report, warn, patient=True))
         self._lock = threading.Lock()
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
@@ -159,8 +181,16 @@ class CompiledEngine:
             stream.evaluate(arrays(outputs))
         return outputs
 
+    def direct(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output] | None:
+        given = self._direct_inputs.read(inputs, stream.stream.index) if self._direct_inputs else None
+        if given is None:
+            return None
+        key, addresses = given
+        trace = self._find(self._stages[0][1], key)
+        return trace.direct(addresses) if isinstance(trace, _Trace) and trace.direct else None
+
     def close(self) -> None:
-        self._plan = None
+        self._plan = self._direct_inputs = None
         self._stages = []
         self._bodies.close()
 
@@ -198,15 +228,13 @@ class CompiledEngine:
     ) -> _Trace | _Eager:
         """A new trace; not one where tracing fails and the same steps run eagerly."""
         results, known = _Results(), _known(stage, frame)
-        fused_on_gpu = self._record is record_compiled and stream.on_gpu
+        takes_empty = self._recorder.takes_empty(stream)
 
         def build(opened: list[mx.Array]) -> list[mx.Array]:
-            return _build(plan, stage, known, opened, results, empty_arrays=not fused_on_gpu)
+            return _build(plan, stage, known, opened, results, empty_arrays=takes_empty)
 
         try:
-            replay = self._record(build, inputs, stream)
-            if self._record is record_compiled:
-                replay(inputs)  # MLX traces here, so what fails in it fails here
+            replay = self._recorder.record(build, inputs, stream)
         except _EmptyArrayError:
             return _Eager()
         except Exception as error:
@@ -215,7 +243,9 @@ class CompiledEngine:
             self._untraced(plan, str(error) or type(error).__name__)
             return _Eager()
         self._report.traced()
-        return _Trace(replay, results)
+        whole = self._direct_inputs and len(results.forms) == len(plan.outputs) and not stream.on_gpu
+        direct = DirectTape(replay, tuple(results.forms)) if whole and isinstance(replay, tape.Tape) else None
+        return _Trace(replay, results, direct)
 
     def _untraced(self, plan: Plan, reason: str) -> None:
         message = f"{plan.name} runs uncompiled: {reason}"
@@ -312,7 +342,7 @@ def _build(
         frame.execute(Segment(steps=[step]))
         if not empty_arrays and _any_empty(frame.values[slot] for slot in step.outs if slot >= 0):
             raise _EmptyArrayError
-    results.arrays, results.finals, results.values = [], [], {}
+    results.arrays, results.finals, results.values, results.forms = [], [], {}, []
     made = []
     for slot in stage.writes:
         value = frame.values[slot]
@@ -324,8 +354,9 @@ def _build(
     for position, port in stage.outputs:
         value = frame.values[port.slot]
         if isinstance(value, mx.Array):
-            results.finals.append(position)
             made.append(exact(value, port))
+            results.finals.append(position)
+            results.forms.append((made[-1].shape, made[-1].nbytes))
         else:
             results.values[port.slot] = value
     return made
@@ -355,6 +386,17 @@ def _stages(plan: Plan) -> list[_Stage]:
     return stages
 
 
+def _direct_inputs(plan: Plan, stages: Sequence[_Stage]) -> DirectInputs | None:
+    """For a plan that is one trace of arrays; None for others."""
+    if len(stages) != 1 or not stages[0].traced or stages[0].segment.sync:
+        return None
+    reads = stages[0].reads
+    on_host = {plan.inputs[position].slot for position in plan.host_inputs}
+    if any(read.host or read.slot in on_host for read in reads) or not all(map(passes, (*plan.inputs, *plan.outputs))):
+        return None
+    return DirectInputs(plan, [(read.slot, read.device) for read in reads])
+
+
 def _reads(steps: Iterable[Step], inside: set[int]) -> list[_Read]:
     reads: dict[int, _Read] = {}
     for step in steps:
@@ -382,7 +424,7 @@ def engine(
     if name == "tape":
         if not tape.supported():
             raise OptionError(f"engine is 'tape', but {mx.library_path()} records no tapes: use compile or eager")
-        return CompiledEngine(plan, record_tape, options.compile_cache, report, warn)
+        return CompiledEngine(plan, TapeRecorder(), options.compile_cache, report, warn)
     if options.fuse == "on" or (options.fuse == "auto" and device == "gpu"):
         mx.enable_compile()
-    return CompiledEngine(plan, record_compiled, options.compile_cache, report, warn)
+    return CompiledEngine(plan, CompileRecorder(), options.compile_cache, report, warn)

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.bodies import Bodies
+from ort_ep.direct import Input, Output
 from ort_ep.plan import Plan, Port, Slot, arrays
 from ort_ep.streams import PooledStream
 
@@ -19,6 +20,9 @@ class Engine(Protocol):
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
         """Outputs in order, evaluated unless `lazily`: row-contiguous Arrays of the exact dtype, or numpy arrays."""
+
+    def direct(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output] | None:
+        """A run from host memory to host memory, where one call can do it; None: make Arrays and call `run`."""
 
     def close(self) -> None:
         """Drop what the engine keeps; no run is active and none follows."""
@@ -44,6 +48,9 @@ class EagerEngine:
         if not lazily:
             stream.evaluate(arrays(outputs))
         return outputs
+
+    def direct(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output] | None:
+        return None
 
     def close(self) -> None:
         self._plan = None

@@ -10,6 +10,7 @@ from ort_ep import compiled, fusion, memory, partition, planner, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Verdict
+from ort_ep.direct import Input, Output
 from ort_ep.engine import Engine
 from ort_ep.graph import Graph, Node
 from ort_ep.logger import Logger, Severity
@@ -208,6 +209,9 @@ class _Unusable:
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
         raise RuntimeError(f"this subgraph could not be compiled: {self._error}") from self._error
+
+    def direct(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output] | None:
+        return None
 
     def close(self) -> None:
         pass

@@ -15,15 +15,12 @@ import mlxc_py as mx
 from mlxc_py import device_memory
 from mlxc_py.guards import forked_after_use
 from ort_ep import dtypes
+from ort_ep.direct import Input, Output
 from ort_ep.engine import Engine
 from ort_ep.graph import decode, view_bytes
 from ort_ep.plan import Plan, Port, Slot
 from ort_ep.report import RunReport
-from ort_ep.streams import StreamPool, spent
-
-Input = tuple[int, int, tuple[int, ...]] | None
-# Shape, where the bytes are (an address, or a function that copies them to one), their number, and what keeps them.
-Output = tuple[tuple[int, ...], int | Callable[[int], None], int, object]
+from ort_ep.streams import PooledStream, StreamPool, spent
 
 FAIL: Final = 1
 # ONNX Runtime's Python answers this status by rebuilding the session on the CPU provider and running it again.
@@ -76,16 +73,23 @@ class Compute:
         if len(inputs) != len(self._plan.inputs):
             raise ValueError(f"{len(inputs)} inputs were given, {self._plan.name} has {len(self._plan.inputs)}")
         began, evaluating = time.perf_counter_ns(), spent.evaluating
-        with self._streams.lease() as stream:
-            ports = zip(self._plan.inputs, inputs, strict=True)
-            on_device = stream.on_gpu and device_memory.supported()
-            # the memory is ONNX Runtime's and stays as long as `inputs` does: until this returns
-            wrap = device_memory.copy_to_device if on_device else partial(mx.Array.from_address, owner=inputs)
-            slots = [_wrapped(port, item, i in self._plan.host_inputs, wrap) for i, (port, item) in enumerate(ports)]
-            results = self._engine.run(slots, stream)
-        delivered = [_delivered(port, value) for port, value in zip(self._plan.outputs, results, strict=True)]
+        stream = self._streams.take()
+        try:
+            delivered = self._engine.direct(inputs, stream) or self._through_arrays(inputs, stream)
+        finally:
+            self._streams.give(stream)
         self._report.ran(time.perf_counter_ns() - began, spent.evaluating - evaluating)
         return delivered
+
+    def _through_arrays(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output]:
+        ports = zip(self._plan.inputs, inputs, strict=True)
+        on_device = stream.on_gpu and device_memory.supported()
+        # the memory is ONNX Runtime's and stays as long as `inputs` does: until this returns
+        wrap = device_memory.copy_to_device if on_device else partial(mx.Array.from_address, owner=inputs)
+        with mx.stream(stream.stream):
+            slots = [_wrapped(port, item, i in self._plan.host_inputs, wrap) for i, (port, item) in enumerate(ports)]
+            results = self._engine.run(slots, stream)
+        return [_delivered(port, value) for port, value in zip(self._plan.outputs, results, strict=True)]
 
     def _failure(self, error: Exception) -> ComputeError:
         message = f"{self._plan.name}: {error}" if str(error) else f"{self._plan.name}: {type(error).__name__}"

@@ -63,22 +63,32 @@ class StreamPool:
     @contextmanager
     def lease(self) -> Iterator[PooledStream]:
         """A stream for one run; operators built inside on this thread go to it."""
-        pooled = self._take()
+        pooled = self.take()
         try:
             with mx.stream(pooled.stream):
                 yield pooled
         finally:
-            with self._lock:
-                pooled.users -= 1
+            self.give(pooled)
 
-    def _take(self) -> PooledStream:
+    def take(self) -> PooledStream:
+        """A stream for one run, which ends with `give`."""
         with self._lock:
-            least = min(self._streams, key=lambda pooled: pooled.users, default=None)
-            if least is None or (least.users and len(self._streams) < self._limit):
-                least = PooledStream(mx.new_thread_unsafe_stream(self._device))
-                self._streams.append(least)
-            least.users += 1
-            return least
+            for pooled in self._streams:
+                if not pooled.users:
+                    break
+            else:
+                if len(self._streams) < self._limit:
+                    pooled = PooledStream(mx.new_thread_unsafe_stream(self._device))
+                    self._streams.append(pooled)
+                else:
+                    pooled = min(self._streams, key=lambda busy: busy.users)
+            pooled.users += 1
+            return pooled
+
+    def give(self, pooled: PooledStream) -> None:
+        """The end of a run on a stream."""
+        with self._lock:
+            pooled.users -= 1
 
 
 _beside_gpu: mx.Stream | None = None

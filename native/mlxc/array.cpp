@@ -5,6 +5,7 @@
 
 #include "allocation.hpp"
 #include "handles.hpp"
+#include "host_memory.hpp"
 
 using namespace mlxc;
 using mx::array;
@@ -12,14 +13,7 @@ using mx::array;
 namespace {
 
 array from_data(const void* data, const int* dims, int ndim, mlx_dtype type) {
-  auto shape = c_dims(dims, ndim);
-  const auto dtype = c_dtype(type);
-  const size_t bytes = c_nbytes(shape, dtype);
-  if (!data && bytes) bad_argument("NULL data");
-  guard_allocations();
-  array a(mx::allocator::malloc(bytes), std::move(shape), dtype);
-  if (bytes) std::memcpy(a.data<char>(), data, bytes);
-  return a;
+  return copied(data, c_dims(dims, ndim), c_dtype(type));
 }
 
 // The caller owns the data until this returns an array; on failure `dtor` is not called.

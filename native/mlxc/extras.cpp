@@ -2,6 +2,7 @@
 
 #include "allocation.hpp"
 #include "handles.hpp"
+#include "host_memory.hpp"
 
 using namespace mlxc;
 
@@ -10,18 +11,10 @@ using namespace mlxc;
 
 namespace {
 
-// MLX's CPU buffers point at a size_t that precedes the data.
-mx::array borrowed(void* data, mx::Shape shape, mx::Dtype dtype, void* payload, void (*dtor)(void*)) {
-  if (!host_allocator()) return mx::array(data, std::move(shape), dtype, [payload, dtor](void*) { dtor(payload); });
-  mx::allocator::Buffer buffer(static_cast<size_t*>(data) - 1);
-  mx::allocator::Data owner(buffer, [payload, dtor](mx::allocator::Buffer) { dtor(payload); });
-  return mx::array(std::move(owner), std::move(shape), dtype);
-}
-
 mlx_array new_borrowed(void* data, const int* dims, int dim, mlx_dtype type, void* payload, void (*dtor)(void*)) {
   if (!data || !dtor) bad_argument("NULL data or destructor");
   auto shape = c_dims(dims, dim);
-  return make<mlx_array>(borrowed(data, std::move(shape), c_dtype(type), payload, dtor));
+  return make<mlx_array>(borrowed(data, std::move(shape), c_dtype(type), [payload, dtor] { dtor(payload); }));
 }
 
 mlx_array new_uninitialized(const int* dims, int dim, mlx_dtype type) {

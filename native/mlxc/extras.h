@@ -47,6 +47,19 @@ MLXC_API int mlxc_py_tape_new(
 MLXC_API int mlxc_py_tape_apply(
     mlx_array* res, size_t n_res, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs);
 
+/* The outputs for inputs that lie, of the recorded shapes and row-contiguous, at host addresses: evaluated, as new handles
+ * and as addresses of their data (NULL without elements). Inputs are copied, or on the CPU read in place; then an output
+ * may lie in an input's memory. Adds the nanoseconds that the evaluation took to `spent`. An error where an output is not
+ * row-contiguous. */
+MLXC_API int mlxc_py_tape_run(
+    mlx_array* res,
+    void** addresses,
+    size_t n_res,
+    int64_t* spent,
+    mlxc_py_tape tape,
+    const void* const* data,
+    size_t n_inputs);
+
 /* How many operations a tape has: those of one primitive ("Transpose"), or all where it is NULL. */
 MLXC_API int mlxc_py_tape_count(size_t* res, mlxc_py_tape tape, const char* primitive);
 

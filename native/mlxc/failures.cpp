@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -174,6 +175,28 @@ void guarded(const std::vector<array>& arrays, Function function) {
   if (!awaited.empty()) forget_pending(awaited);
 }
 
+// MLX's encoder of a stream that any thread may use is not locked: two schedulers at once end the process. A lock for
+// each stream, or for a few: there are as many streams as cores, and a busy one must not keep the others waiting.
+class Scheduling {
+ public:
+  explicit Scheduling(const std::vector<array>& arrays) {
+    std::set<size_t> wanted; // in order, so that two threads never wait for each other
+    for (const auto& a : arrays)
+      if (a.has_primitive()) wanted.insert(size_t(a.primitive().stream().index) % kLocks);
+    for (size_t i : wanted) held_.emplace_back(locks()[i]);
+  }
+
+ private:
+  static constexpr size_t kLocks = 64;
+
+  static std::mutex* locks() {
+    static auto* all = new std::mutex[kLocks];
+    return all;
+  }
+
+  std::vector<std::unique_lock<std::mutex>> held_;
+};
+
 } // namespace
 
 void check_not_failed_slow(const array& a) {
@@ -189,13 +212,19 @@ void evaluate(const std::vector<array>& arrays) {
   // eval attaches no events to intermediates, async_eval does; on the CPU it costs the same.
   if (!host_allocator()) return guarded(arrays, [&] { mlx::core::eval(arrays); });
   guarded(arrays, [&] {
-    mlx::core::async_eval(arrays);
+    {
+      const Scheduling lock(arrays);
+      mlx::core::async_eval(arrays);
+    }
     for (auto a : arrays) a.wait();
   });
 }
 
 void start_evaluation(const std::vector<array>& arrays) {
-  guarded(arrays, [&] { mlx::core::async_eval(arrays); });
+  guarded(arrays, [&] {
+    const Scheduling lock(arrays);
+    mlx::core::async_eval(arrays);
+  });
   auto& all = state();
   std::lock_guard lock(all.lock);
   for (const auto& a : arrays)

@@ -23,7 +23,8 @@ inline void check_not_failed(const mlx::core::array& a) {
   if (any_failure.load(std::memory_order_relaxed)) check_not_failed_slow(a);
 }
 
-// mlx::core::eval, async_eval, array::wait and synchronize; what a worker thread's error spoiled is marked.
+// mlx::core::eval, async_eval, array::wait and synchronize; what a worker thread's error spoiled is marked. On the CPU
+// any thread may evaluate on a thread-unsafe stream while others do.
 void evaluate(const std::vector<mlx::core::array>& arrays);
 void start_evaluation(const std::vector<mlx::core::array>& arrays);
 void await(const mlx::core::array& a);

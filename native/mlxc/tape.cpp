@@ -1,12 +1,14 @@
 #include "tape.hpp"
 
-#include <map>
+#include <chrono>
 #include <mutex>
 #include <typeinfo>
 #include <unordered_set>
 
+#include "allocation.hpp"
 #include "extras.h"
 #include "fuse.hpp"
+#include "host_memory.hpp"
 #include "layout.hpp"
 
 using namespace mlxc;
@@ -35,84 +37,112 @@ bool worth_keeping(const mx::array& a) {
 } // namespace
 
 // ---- constants that are computed once
-// How a constant is made: a primitive on other recipes, or an array that is there. Arrays are held, so that no other
-// takes their place in memory, and with it their identity.
+// How a constant is made: a primitive on other recipes, or an array that is there. Of equal recipes one exists at a time,
+// so what a recipe is made from is told by address. Arrays are held: no other takes their place in memory.
 struct Recipe {
   mx::array made;
   std::shared_ptr<mx::Primitive> primitive;
-  std::vector<std::shared_ptr<const Recipe>> inputs;
+  int sibling;
+  std::vector<std::shared_ptr<Recipe>> inputs;
   size_t hash = 0;
+  std::weak_ptr<const Folded> folded;
+
+  Recipe(mx::array like, std::shared_ptr<mx::Primitive> by, int sibling, std::vector<std::shared_ptr<Recipe>> from)
+      : made(std::move(like)), primitive(std::move(by)), sibling(sibling), inputs(std::move(from)) {
+    const auto add = [&](size_t part) { hash = hash * 31 + part; };
+    add(primitive ? std::hash<std::string>{}(primitive->name()) : made.id());
+    add(size_t(sibling));
+    for (const auto& input : inputs) add(std::hash<const void*>{}(input.get()));
+  }
+
+  // In a loop: a chain of recipes may be longer than the stack is deep.
+  ~Recipe() {
+    static thread_local std::vector<std::shared_ptr<Recipe>>* dropped = nullptr;
+    if (dropped) {
+      std::move(inputs.begin(), inputs.end(), std::back_inserter(*dropped));
+      return;
+    }
+    dropped = &inputs;
+    while (!inputs.empty()) {
+      const auto last = std::move(inputs.back());
+      inputs.pop_back();
+    }
+    dropped = nullptr;
+  }
+
+  bool operator==(const Recipe& other) const {
+    if (hash != other.hash || inputs != other.inputs || sibling != other.sibling) return false;
+    if (!primitive || !other.primitive) return !primitive && !other.primitive && made.id() == other.made.id();
+    const auto &p = *primitive, &q = *other.primitive;
+    return typeid(p) == typeid(q) && p.is_equivalent(q) && made.shape() == other.made.shape() &&
+        made.dtype() == other.made.dtype();
+  }
 };
 
 struct Folded {
-  std::shared_ptr<const Recipe> recipe;
+  std::shared_ptr<Recipe> recipe;
   mx::array value;
 };
 
 namespace {
 
-using Recipes = std::unordered_map<std::uintptr_t, std::shared_ptr<const Recipe>>;
-
-std::shared_ptr<const Recipe> recipe_of(const mx::array& a, const Recipes& known) {
-  if (!a.has_primitive()) return std::make_shared<Recipe>(Recipe{a, nullptr, {}, std::hash<std::uintptr_t>{}(a.id())});
-  // the recipe keeps what the array is like, not the graph below it
-  Recipe recipe{placeholder(a.shape(), a.dtype()), a.primitive_ptr(), {}, std::hash<std::string>{}(a.primitive().name())};
-  for (const auto& input : a.inputs()) {
-    recipe.inputs.push_back(known.at(input.id()));
-    recipe.hash = recipe.hash * 31 + recipe.inputs.back()->hash;
-  }
-  recipe.hash = recipe.hash * 31 + size_t(a.sibling_position());
-  return std::make_shared<Recipe>(std::move(recipe));
-}
-
-bool equal(const Recipe& a, const Recipe& b) {
-  if (&a == &b) return true;
-  if (a.hash != b.hash || !a.primitive != !b.primitive) return false;
-  if (!a.primitive) return a.made.id() == b.made.id();
-  const auto& p = *a.primitive;
-  const auto& q = *b.primitive;
-  if (typeid(p) != typeid(q) || !p.is_equivalent(q) || a.inputs.size() != b.inputs.size()) return false;
-  if (a.made.shape() != b.made.shape() || a.made.dtype() != b.made.dtype()) return false;
-  for (size_t i = 0; i < a.inputs.size(); ++i)
-    if (!equal(*a.inputs[i], *b.inputs[i])) return false;
-  return true;
-}
-
-class FoldedConstants {
+class Recipes {
  public:
-  std::shared_ptr<const Folded> find(const Recipe& recipe) {
+  // The recipe that exists, or this one.
+  std::shared_ptr<Recipe> interned(std::shared_ptr<Recipe> recipe) {
     std::lock_guard lock(mutex_);
-    auto range = held_.equal_range(recipe.hash);
-    for (auto it = range.first; it != range.second;) {
-      auto folded = it->second.lock();
-      if (!folded) {
-        it = held_.erase(it);
-        continue;
-      }
-      if (equal(*folded->recipe, recipe)) return folded;
-      ++it;
+    for (auto [it, end] = known_.equal_range(recipe->hash); it != end; ++it) {
+      auto known = it->second.lock();
+      if (known && *known == *recipe) return known;
     }
-    return nullptr;
+    if (known_.size() >= limit_) {
+      std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+      limit_ = std::max<size_t>(256, 2 * known_.size());
+    }
+    known_.emplace(recipe->hash, recipe);
+    return recipe;
+  }
+
+  std::shared_ptr<const Folded> folded(const Recipe& recipe) {
+    std::lock_guard lock(mutex_);
+    return recipe.folded.lock();
   }
 
   void add(const std::shared_ptr<const Folded>& folded) {
     std::lock_guard lock(mutex_);
-    if (held_.size() >= limit_) {
-      for (auto it = held_.begin(); it != held_.end();) it = it->second.expired() ? held_.erase(it) : std::next(it);
-      limit_ = std::max<size_t>(256, 2 * held_.size());
-    }
-    held_.emplace(folded->recipe->hash, folded);
+    folded->recipe->folded = folded;
   }
 
  private:
   std::mutex mutex_;
-  std::multimap<size_t, std::weak_ptr<const Folded>> held_;
+  std::unordered_multimap<size_t, std::weak_ptr<Recipe>> known_;
   size_t limit_ = 256;
 };
 
-FoldedConstants& folded_constants() {
-  static auto* all = new FoldedConstants; // never destroyed: tapes may be freed while the process ends
+Recipes& recipes() {
+  static auto* all = new Recipes; // never destroyed: tapes may be freed while the process ends
   return *all;
+}
+
+using RecipesById = std::unordered_map<std::uintptr_t, std::shared_ptr<Recipe>>;
+
+std::shared_ptr<Recipe> recipe_of(const mx::array& a, const RecipesById& before) {
+  std::vector<std::shared_ptr<Recipe>> inputs;
+  if (!a.has_primitive()) return recipes().interned(std::make_shared<Recipe>(a, nullptr, 0, std::move(inputs)));
+  for (const auto& input : a.inputs()) inputs.push_back(before.at(input.id()));
+  // the recipe keeps what the array is like, not the graph below it
+  return recipes().interned(std::make_shared<Recipe>(
+      placeholder(a.shape(), a.dtype()), a.primitive_ptr(), int(a.sibling_position()), std::move(inputs)));
+}
+
+bool aligned(const void* data, mx::Dtype dtype) { return reinterpret_cast<uintptr_t>(data) % mx::size_of(dtype) == 0; }
+
+mx::array host_input(const void* data, const mx::Shape& shape, mx::Dtype dtype) {
+  const size_t bytes = c_nbytes(shape, dtype);
+  if (!data && bytes) bad_argument("NULL data");
+  if (bytes && host_allocator() && aligned(data, dtype))
+    return borrowed(const_cast<void*>(data), shape, dtype, [] {});
+  return copied(data, shape, dtype);
 }
 
 } // namespace
@@ -142,14 +172,14 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
     }
   }
   for (const auto& out : outputs) needed.insert(out.id());
-  Recipes recipes;
+  RecipesById made_by;
   Arrays fresh;
   std::vector<size_t> fresh_at;
   for (const auto& a : order) {
     if (!is_fixed(a)) continue;
-    auto recipe = recipes.emplace(a.id(), recipe_of(a, recipes)).first->second;
+    const auto& recipe = made_by.emplace(a.id(), recipe_of(a, made_by)).first->second;
     if (!needed.count(a.id())) continue;
-    auto known = a.has_primitive() ? folded_constants().find(*recipe) : nullptr;
+    auto known = a.has_primitive() ? recipes().folded(*recipe) : nullptr;
     if (a.has_primitive() && !known) {
       fresh.push_back(a);
       fresh_at.push_back(constants_.size());
@@ -160,7 +190,7 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
     slot_.emplace(a.id(), -int(constants_.size()));
   }
   if (!fresh.empty()) evaluate(fresh);
-  for (size_t at : fresh_at) folded_constants().add(folded_[at]);
+  for (size_t at : fresh_at) recipes().add(folded_[at]);
   for (const auto& a : order) {
     if (is_fixed(a) || slot_.count(a.id())) continue;
     TapeNode node{a.primitive_ptr(), {}, {}, {}};
@@ -208,6 +238,18 @@ Arrays Tape::apply(const Arrays& inputs) const {
   return results;
 }
 
+Arrays Tape::run(const void* const* data, size_t n, int64_t& spent) const {
+  if (n != inputs_.size()) bad_argument("another number of inputs than the tape was recorded with");
+  Arrays inputs; // held to the end: MLX reuses the memory of an array that nobody holds
+  inputs.reserve(n);
+  for (size_t i = 0; i < n; ++i) inputs.push_back(host_input(data[i], inputs_[i].first, inputs_[i].second));
+  auto results = apply(inputs);
+  const auto began = std::chrono::steady_clock::now();
+  evaluate(results);
+  spent += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+  return results;
+}
+
 size_t Tape::count(const std::string& primitive) const {
   return std::count_if(nodes_.begin(), nodes_.end(), [&](const TapeNode& n) { return primitive == n.primitive->name(); });
 }
@@ -239,6 +281,18 @@ void apply(mlx_array* res, size_t n_res, const Tape& tape, const mlx_array* inpu
   for (size_t i = 0; i < n_res; ++i) res[i] = make<mlx_array>(std::move(results[i]));
 }
 
+void run(mlx_array* res, void** addresses, size_t n_res, int64_t* spent, const Tape& tape, const void* const* data, size_t n) {
+  if (!res || !addresses || !spent || (!data && n)) bad_argument("NULL");
+  auto results = tape.run(data, n, *spent);
+  if (results.size() != n_res) bad_argument("another number of outputs than the tape was recorded with");
+  for (const auto& result : results)
+    if (result.size() && !result.flags().row_contiguous) bad_argument("an output is not row-contiguous");
+  for (size_t i = 0; i < n_res; ++i) {
+    addresses[i] = results[i].size() ? results[i].data<char>() : nullptr;
+    res[i] = make<mlx_array>(std::move(results[i]));
+  }
+}
+
 } // namespace
 
 extern "C" {
@@ -252,6 +306,16 @@ int mlxc_py_tape_new(
 
 int mlxc_py_tape_apply(mlx_array* res, size_t n_res, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs)
     MLXC_TRY(apply(res, n_res, tape_of(tape), inputs, n_inputs);)
+
+int mlxc_py_tape_run(
+    mlx_array* res,
+    void** addresses,
+    size_t n_res,
+    int64_t* spent,
+    mlxc_py_tape tape,
+    const void* const* data,
+    size_t n_inputs)
+    MLXC_TRY(run(res, addresses, n_res, spent, tape_of(tape), data, n_inputs);)
 
 int mlxc_py_tape_count(size_t* res, mlxc_py_tape tape, const char* primitive)
     MLXC_TRY(*res = primitive ? tape_of(tape).count(primitive) : tape_of(tape).size();)

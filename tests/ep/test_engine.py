@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 import mlxc_py as mx
 from mlxc_py import tape
-from ort_ep import compiled, plan, streams
+from ort_ep import compiled, direct, dtypes, plan, streams
 from ort_ep.engine import EagerEngine
 from ort_ep.options import OptionError, Options
 from ort_ep.registry import Registry
@@ -295,13 +295,82 @@ def test_the_engine_is_chosen_by_option_and_device(
         return compiled.engine(built, Options(engine=name), "cpu", CompileReport(), lambda message: None)
 
     assert isinstance(chosen("eager"), EagerEngine)
-    assert chosen("compile")._record is compiled.record_compiled
+    assert isinstance(chosen("compile")._recorder, compiled.CompileRecorder)
     if tape.supported():
-        assert chosen("auto")._record is compiled.record_tape
+        assert isinstance(chosen("auto")._recorder, compiled.TapeRecorder)
     monkeypatch.setattr(tape, "supported", lambda: False)
-    assert chosen("auto")._record is compiled.record_compiled
+    assert isinstance(chosen("auto")._recorder, compiled.CompileRecorder)
     with pytest.raises(OptionError, match="records no tapes: use compile or eager"):
         chosen("tape")
+
+
+def directly(ours: Harness, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]] | None:
+    """What a run from host memory to host memory gives, None where there is no such way."""
+    given = [None if a is None else (a.ctypes.data, dtypes.BY_NUMPY[a.dtype].code, a.shape) for a in arrays]
+    with streams.pool("cpu").lease() as stream:
+        results = ours.engine.direct(given, stream)
+    if results is None:
+        return None
+    for shape, address, nbytes, owner in results:
+        assert isinstance(owner, mx.Array) and owner.evaluated
+        assert (owner.shape, owner.nbytes, owner.address) == (shape, nbytes, address)
+    return [np.array(owner) for _, _, _, owner in results]
+
+
+def test_a_traced_plan_runs_from_host_memory_in_one_call(pair: Pair, engine: str) -> None:
+    body = "t = Clip(x, low) y = Add(t, t) z = Exp(x)"
+    ours, eager = pair(f"g (float[N] x, float low) => (float[N] y, float[N] z) {{ {body} }}", 2)
+    low = np.float32(0.5)
+    for n in (4, 5, 0):
+        feed = floats(n), np.array(low)
+        assert directly(ours, *feed) is None  # not traced yet
+        ours(*feed)
+        for sign in (1, -1):
+            results = directly(ours, sign * floats(n), feed[1])
+            if engine == "compile":
+                assert results is None
+                continue
+            assert results is not None
+            for got, right in zip(results, eager(sign * floats(n), feed[1]), strict=True):
+                np.testing.assert_array_equal(got, right)
+    assert (ours.report.traces, ours.report.evictions) == (3, 1)
+    ours.engine.close()
+    assert directly(ours, floats(5), np.array(low)) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[N] x) => (int64[1] y) { y = Shape(x) }",
+        "(float[N] x, int64[R] shape) => (float[a, b] y) { y = Reshape(x, shape) }",
+        "(float[N] x) => (int64[a, b] y) { t = Relu(x) y = NonZero(t) }",
+    ],
+    ids=["values on the host", "inputs on the host", "a host step"],
+)
+def test_other_plans_run_through_arrays(pair: Pair, body: str) -> None:
+    ours, _ = pair(f"g {body}")
+    feed = (floats(4), np.array([2, 2]))[: 1 + ("shape" in body)]
+    ours(*feed)
+    assert directly(ours, *feed) is None
+
+
+def test_bit_patterns_never_pass_directly() -> None:
+    passing = {row.name for row in dtypes.ELEM_TYPES.values() if direct.passes(plan.Port(0, "x", row.code))}
+    assert passing >= {"float32", "bool", "bfloat16", "complex64"}
+    assert not passing & {"int4", "uint2", "float8_e4m3fn", "string", "complex128"}
+    assert not direct.passes(plan.Port(0, "x", 99))
+
+
+def test_a_direct_run_counts_as_a_use(pair: Pair, engine: str) -> None:
+    if engine == "compile":
+        pytest.skip("only tapes run directly")
+    ours, _ = pair("g (float[N] x) => (float[N] y) { t = Exp(x) y = Add(t, x) }", 2)
+    for n in (1, 2):
+        ours(floats(n))
+    assert directly(ours, floats(1)) is not None
+    ours(floats(3))
+    assert directly(ours, floats(1)) is not None
+    assert directly(ours, floats(2)) is None
 
 
 PROGRAM = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -56,6 +58,103 @@ def test_replays_with_other_inputs() -> None:
         np.testing.assert_array_equal(np.array(same_b), np.array(b))
 
 
+def on_host(made: tape.Tape, *inputs: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    arrays, addresses, nanoseconds = made.run([x.ctypes.data if x.size else 0 for x in inputs])
+    assert all(a.evaluated for a in arrays)
+    assert [a.address for a in arrays] == addresses
+    assert nanoseconds > 0
+    return [np.array(a) for a in arrays]
+
+
+def test_runs_from_host_memory_in_one_call() -> None:
+    made = recorded(lambda x, b: [mx.maximum(mx.abs(x), b), mx.contiguous(x.T), x], (3, 4), ())
+    for seed in range(3):
+        x, b = np.array(floats(seed, 3, 4)), np.array(np.float32(seed / 4))
+        kept = x.copy()
+        y, turned, same_x = on_host(made, x, b)
+        np.testing.assert_array_equal(y, np.maximum(np.abs(kept), b))
+        np.testing.assert_array_equal(turned, kept.T)
+        np.testing.assert_array_equal(same_x, kept)
+        np.testing.assert_array_equal(x, kept)
+    empty = recorded(lambda x: [mx.exp(x)], (0, 4))
+    assert on_host(empty, np.zeros((0, 4), np.float32))[0].shape == (0, 4)
+
+
+def test_input_memory_is_never_written() -> None:
+    made = recorded(lambda x: [mx.exp(mx.negative(mx.abs(x)))], (1 << 16,))
+    memory = np.ones((1 << 16) * 4 + 1, np.uint8)
+    for offset in (0, 1):  # elements that do not lie at multiples of their size are copied
+        x = memory[offset : offset + (1 << 18)].view(np.float32)
+        kept = x.copy()
+        np.testing.assert_allclose(on_host(made, x)[0], np.exp(-np.abs(kept)), rtol=1e-5)
+        np.testing.assert_array_equal(x, kept)
+
+
+def test_wrong_runs_are_errors() -> None:
+    made = recorded(lambda x: [mx.exp(x)], (4,))
+    with pytest.raises(ValueError, match="the tape has 1 inputs, 0 were given"):
+        made.run([])
+    with pytest.raises(mx.MLXError, match="NULL data"):
+        made.run([0])
+    with pytest.raises(mx.MLXError, match="output is not row-contiguous"):
+        recorded(lambda x: [x.T], (3, 4)).run([np.zeros((3, 4), np.float32).ctypes.data])
+    made.close()
+    with pytest.raises(mx.MLXError, match="closed"):
+        made.run([np.zeros(4, np.float32).ctypes.data])
+
+
+def test_an_evaluation_that_fails_is_an_error_of_that_run_alone() -> None:
+    made = recorded(lambda x: [mx.linalg.inv(x)], (2, 2))
+    with pytest.raises(mx.MLXError):
+        made.run([np.zeros((2, 2), np.float32).ctypes.data])
+    x = np.array([[2, 0], [0, 4]], np.float32)
+    np.testing.assert_allclose(on_host(made, x)[0], [[0.5, 0], [0, 0.25]])
+
+
+RUNS_OF_ONE_STREAM = """
+import threading, numpy as np
+import mlxc_py as mx
+from mlxc_py import tape
+
+stream, rounds = mx.new_thread_unsafe_stream(mx.cpu), 400
+with mx.stream(stream):
+    x = tape.placeholder((64, 64), mx.float32)
+    y = x
+    for _ in range(10):
+        y = mx.tanh(y @ x)
+    made = tape.Tape([x], [y])
+data = [np.random.default_rng(i).standard_normal((64, 64)).astype(np.float32) / 8 for i in range(4)]
+right = [np.array(made.run([x.ctypes.data])[0][0]) for x in data]
+wrong = []
+
+def run(i):
+    for k in range(rounds):
+        if not np.array_equal(np.array(made.run([data[i].ctypes.data])[0][0]), right[i]):
+            wrong.append((i, k))
+
+def evaluate(i):
+    for k in range(rounds):
+        with mx.stream(stream):
+            y = mx.array(data[i]) * 2 + k
+        mx.eval(y)
+        if not np.allclose(np.array(y), data[i] * 2 + k):
+            wrong.append((i, k))
+
+threads = [threading.Thread(target=what, args=(i,)) for i in range(4) for what in (run, evaluate)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not wrong, wrong[:5]
+print("right")
+"""
+
+
+def test_threads_share_a_stream() -> None:
+    done = subprocess.run([sys.executable, "-c", RUNS_OF_ONE_STREAM], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr[-2000:]) == (0, "right\n", "")
+
+
 def test_a_chain_of_twenty_thousand_operations() -> None:
     def build(x: mx.Array) -> list[mx.Array]:
         for _ in range(20_000):
@@ -104,6 +203,33 @@ def test_constants_are_computed_once_and_shared_between_tapes() -> None:
     mx.clear_cache()
     rounding = 8192 if mx.default_device().type == mx.gpu else 1  # CUDA's allocator gives whole pieces of that size
     assert mx.get_active_memory() - before <= -(-x.nbytes // rounding) * rounding
+
+
+CONSTANTS = """
+import mlxc_py as mx
+from mlxc_py import tape
+
+weights = mx.ones(4)
+mx.eval(weights)
+
+def record(step, depth):
+    x = tape.placeholder((4,), mx.float32)
+    y = weights
+    for _ in range(depth):
+        y = step(y)
+    return tape.Tape([x], [x + y])
+
+first, second = (record(lambda y: (y + y) / 2, 200) for _ in range(2))  # compared path by path: 2 ** 200 steps
+deep, again = (record(mx.negative, 50_000) for _ in range(2))  # let go of one by one
+print(*[made([mx.zeros(4)])[0].tolist() == [1.0] * 4 for made in (first, second, deep, again)])
+del first, second, deep, again
+print("freed")
+"""
+
+
+def test_deep_constants_with_shared_parts() -> None:
+    done = subprocess.run([sys.executable, "-c", CONSTANTS], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr[-2000:]) == (0, "True True True True\nfreed\n", "")
 
 
 def test_large_constants_that_are_cheap_to_compute_are_not_kept() -> None:
