@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxc_py._sys.generations import Generation, UnknownLibrary, classify
+from mlxc_py._sys.image import missing_bytes
 from mlxc_py._sys.places import (
     ENVIRONMENT_VARIABLE,
     Place,
@@ -177,14 +178,14 @@ def _open(place: Place, libmlx: list[Path]) -> Library:
     path = Path(place.path)
     ours = not place.on_loader_path and read_stamp(path) is not None
     if ours:
-        ctypes.CDLL(str(libmlx[0]))
+        _dlopen(libmlx[0])
     try:
-        handle = ctypes.CDLL(place.path)
+        handle = ctypes.CDLL(place.path) if place.on_loader_path else _dlopen(path)
     except OSError as e:
         # An official libmlxc brings its own libmlx; one built against the wheel may need to be shown the wheel's.
         if ours or not libmlx or "libmlx" not in str(e).replace(place.path, ""):
             raise
-        ctypes.CDLL(str(libmlx[0]))
+        _dlopen(libmlx[0])
         handle = ctypes.CDLL(place.path)
     loaded = Library(handle, place, _mapped_libmlx() or (str(libmlx[0]) if ours else None))
     stamp = read_stamp(path) if ours else None
@@ -195,6 +196,12 @@ def _open(place: Place, libmlx: list[Path]) -> Library:
             "another libmlx was loaded earlier in this process."
         )
     return loaded
+
+
+def _dlopen(path: Path) -> ctypes.CDLL:
+    if lacks := missing_bytes(path):
+        raise OSError(f"{path}: the file is cut short, {lacks} bytes are missing: install it again")
+    return ctypes.CDLL(str(path))
 
 
 def _built_for(loaded: Library) -> str | None:

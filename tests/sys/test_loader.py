@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from mlxc_py._sys import load, places, stamp
+from mlxc_py._sys.image import missing_bytes
 from mlxc_py._sys.places import Place, Platform
 
 LINUX, MAC = Platform("linux", "x86_64"), Platform("darwin", "arm64")
@@ -135,6 +137,40 @@ def test_a_file_that_is_no_library(package: Path, tmp_path: Path) -> None:
     file.write_text("text")
     with pytest.raises(load.LibraryError, match=r"libmlxc\.so"):
         load.find(LINUX, {"MLXC_PY_LIBRARY": str(file)}, package)
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.9])
+def test_a_file_that_is_cut_short(
+    package: Path, tmp_path: Path, build_library: Callable[[str, Path], Path], kept: float
+) -> None:
+    whole = build_library("static char big[1 << 20] = {1}; char* f(void) { return big; }", tmp_path / "whole.so")
+    assert missing_bytes(whole) == 0
+    cut = tmp_path / "cut.so"
+    cut.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * kept)])
+    with pytest.raises(load.LibraryError, match=r"cut\.so: the file is cut short, \d+ bytes are missing"):
+        load.find(LINUX, {"MLXC_PY_LIBRARY": str(cut)}, package)
+
+
+def test_mach_o_files_state_their_length_too(tmp_path: Path) -> None:
+    segment = struct.pack("<II16sQQQQ", 0x19, 72, b"__TEXT", 0, 4096, 0, 4096).ljust(72, b"\0")
+    thin = struct.pack("<4s5I8x", b"\xcf\xfa\xed\xfe", 0, 0, 6, 2, 80) + struct.pack("<II", 2, 8) + segment
+    fat = struct.pack(">4sI5I", b"\xca\xfe\xba\xbe", 1, 0, 0, 64, 4096, 0)
+    file = tmp_path / "lib.dylib"
+    for image, length in ((thin, 4096), (fat, 4160)):
+        file.write_bytes(image.ljust(1000, b"\0"))
+        assert missing_bytes(file) == length - 1000
+        file.write_bytes(image.ljust(length, b"\0"))
+        assert missing_bytes(file) == 0
+    for image in (
+        b"",
+        b"\x7fELF",
+        b"\x7fELF\x02\x01" + b"\xff" * 100,
+        b"\x7fELF\x02\x01" + bytes(100),
+        thin[:50],
+        b"INPUT(libmlxc.so.1)",
+    ):
+        file.write_bytes(image)
+        assert missing_bytes(file) == 0
 
 
 def test_a_library_that_is_not_mlx_c(package: Path, tmp_path: Path, build_library: Callable[[str, Path], Path]) -> None:
