@@ -141,8 +141,9 @@ def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
 def arg_extreme(find: Callable[..., Array], data: Array, axis: int, keepdims: int, last: int) -> Array:
     data = mx.atleast_1d(data) if data.ndim == 0 else data
     axis = axis_of(axis, data.ndim)
-    if not data.size and data.shape[axis]:  # MLX refuses also where there is nothing to find
-        return mx.zeros(left_over(data, [axis], bool(keepdims)), mx.int64)
+    shape = left_over(data, [axis], bool(keepdims))
+    if 0 in shape:  # MLX refuses also where there is nothing to find
+        return mx.zeros(shape, mx.int64)
     if not last:
         return find(data, axis, bool(keepdims)).astype(mx.int64)
     return data.shape[axis] - 1 - find(reversed_along(data, axis), axis, bool(keepdims)).astype(mx.int64)
