@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple, Unpack
 
 import mlxc_py as mx
@@ -145,18 +146,66 @@ def cropped(x: Array, before: Sequence[int], after: Sequence[int]) -> tuple[Arra
     return x[(slice(None), *kept)], ([max(first, 0) for first in before], [max(last, 0) for last in after])
 
 
-def transposed_kernel(w: Array, *, group: int = 1) -> Kernel:
-    """The prepared weights of a transposed convolution, from [C, O / group, ...]: reversed, for a plain one."""
+class TransposedKernel(NamedTuple):
+    """Weights of a transposed convolution, as a plain convolution takes them.
+
+    phased: the kernel makes the stride's outputs from each position, side by side; otherwise it is for an input that is
+    stretched by the stride.
+    """
+
+    kernel: Kernel
+    window: tuple[int, ...]
+    phased: bool
+
+
+def transposed_kernel(
+    w: Array, *, group: int = 1, strides: Sequence[int] | None = None, dilations: Sequence[int] | None = None
+) -> TransposedKernel:
+    """The prepared weights of a transposed convolution, from [C, O / group, ...]."""
+    w, window = accumulated(w), w.shape[2:]
+    if group == 1 and strides and max(strides) > 1 and max(dilations or [1]) == 1 and cpu_primitives.packs(w, group):
+        return TransposedKernel(phases(w, strides), window, phased=True)
     per_group = w.reshape([group, w.shape[0] // group, *w.shape[1:]])
     kernel = per_group.transpose([0, 2, *range(3, w.ndim + 1), 1])
     kernel = kernel.reshape([-1, *kernel.shape[2:]])
-    return Kernel.of(kernel[(slice(None), *[slice(None, None, -1)] * (w.ndim - 2))], group)
+    reverse = (slice(None), *[slice(None, None, -1)] * len(window))
+    return TransposedKernel(Kernel.of(kernel[reverse], group), window, phased=False)
+
+
+def phases(w: Array, strides: Sequence[int]) -> Kernel:
+    """From [C, O, ...]: output stride * q + phase is the sum over the inputs q - t times element phase + stride * t."""
+    taps = [-(-size // stride) for size, stride in zip(w.shape[2:], strides, strict=True)]
+    missing = [(0, t * stride - size) for t, stride, size in zip(taps, strides, w.shape[2:], strict=True)]
+    split = mx.pad(w, [(0, 0), (0, 0), *missing]).reshape([*w.shape[:2], *chain(*zip(taps, strides, strict=True))])
+    split = split[(slice(None), slice(None), *[slice(None, None, -1), slice(None)] * len(taps))]
+    kernel = split.transpose([*range(3, split.ndim, 2), 1, *range(2, split.ndim, 2), 0])
+    return Kernel.of(kernel.reshape([-1, *taps, w.shape[0]]), 1)
+
+
+def convolve_phases(
+    x: Array, w: Kernel, b: Array | None, strides: Sequence[int], start: Sequence[int], count: Sequence[int]
+) -> Array:
+    """[N, C, ...]: `count` outputs from `start` on of the transposed convolution without padding."""
+    first = [begin // stride for begin, stride in zip(start, strides, strict=True)]
+    ends = [-(-(begin + n) // stride) for begin, n, stride in zip(start, count, strides, strict=True)]
+    before = [taps - 1 - begin for taps, begin in zip(w.window, first, strict=True)]
+    after = [end - length for end, length in zip(ends, x.shape[2:], strict=True)]
+    every = None if b is None else mx.tile(b, math.prod(strides))
+    y = convolve(x, w, every, Window.of(x.shape[2:], w.window, pads=[*before, *after]), 1)
+    rank, lengths, channels = len(strides), y.shape[2:], y.shape[1] // math.prod(strides)
+    split = y.transpose(channels_last(y.ndim)).reshape([x.shape[0], *lengths, *strides, channels])
+    order = [0, *chain(*((1 + axis, 1 + rank + axis) for axis in range(rank))), 1 + 2 * rank]
+    sizes = [length * stride for length, stride in zip(lengths, strides, strict=True)]
+    joined = split.transpose(order).reshape([x.shape[0], *sizes, channels])
+    skipped = [begin - at * stride for begin, at, stride in zip(start, first, strides, strict=True)]
+    kept = [slice(begin, begin + n) for begin, n in zip(skipped, count, strict=True)]
+    return joined[(slice(None), *kept)].transpose(channels_first(x.ndim))
 
 
 @op("ConvTranspose", since=1, dtypes=SINGLES, claim=one_to_three_axes, prepare={"w": transposed_kernel})
 def conv_transpose(
     x: Array,
-    w: Kernel,
+    w: TransposedKernel,
     b: Array | None = None,
     *,
     auto_pad: str = "NOTSET",
@@ -171,7 +220,7 @@ def conv_transpose(
     rank = x.ndim - 2
     strides, dilations, extra = strides or [1] * rank, dilations or [1] * rank, output_padding or [0] * rank
     pads = pads or [0] * (2 * rank)
-    before, after = [], []
+    before, after, cuts, targets = [], [], [], []
     for axis, length in enumerate(x.shape[2:]):
         reach = dilations[axis] * (w.window[axis] - 1)
         full = strides[axis] * (length - 1) + extra[axis] + reach + 1
@@ -185,10 +234,14 @@ def conv_transpose(
         if output_shape or auto_pad.startswith("SAME"):
             total = max(full - target, 0)
             cut = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+        cuts.append(cut)
+        targets.append(target)
         # the same sum seen from the output: a correlation of the stretched input with the reversed kernel
         before.append(reach - cut)
         after.append(target - 1 - strides[axis] * (length - 1) + cut)
-    data, weights = accumulated(x), w.weights
+    data, weights = accumulated(x), w.kernel.weights
+    if w.phased:
+        return narrow(convolve_phases(data, w.kernel, b, strides, cuts, targets), x.dtype)
     if isinstance(weights, Packed) or not on_cpu() or min(*before, *after) < 0:
         # MLX crops what negative padding takes off before it stretches the input; on CUDA it computes stretched
         # convolutions with uneven padding wrongly
@@ -197,6 +250,6 @@ def conv_transpose(
         after = [width - (stride - 1) for width, stride in zip(after, strides, strict=True)]
         wide, padding = cropped(wide, before, after)
         window = Window.of(wide.shape[1:-1], w.window, dilations=dilations, pads=[*padding[0], *padding[1]])
-        return narrow(convolve(wide.transpose(channels_first(x.ndim)), w, b, window, group), x.dtype)
+        return narrow(convolve(wide.transpose(channels_first(x.ndim)), w.kernel, b, window, group), x.dtype)
     geometry: dict[str, Any] = {"padding": (before, after), "kernel_dilation": dilations, "input_dilation": strides}
     return channels_last_conv(data, weights, b, group, **geometry).astype(x.dtype)

@@ -15,7 +15,14 @@ from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
 from ort_ep.ops.axes import axes_of, axis_of, channels_first, channels_last
 from ort_ep.ops.contrib import FusedConvolution, Products, activated, fused_conv, fused_matmul, turned_factor
-from ort_ep.ops.conv import Kernel, conv_transpose, kernel, one_to_three_axes, transposed_kernel
+from ort_ep.ops.conv import (
+    Kernel,
+    TransposedKernel,
+    conv_transpose,
+    kernel,
+    one_to_three_axes,
+    transposed_kernel,
+)
 from ort_ep.ops.matmul import factor, matmul
 from ort_ep.ops.microsoft_attention import Masking, only_plain, self_attention, side_by_side
 from ort_ep.ops.pool import Pooling, pooled
@@ -185,7 +192,7 @@ def mul_integer(a: Array, a_zero_point: Array | None = None, *other: Array | Non
 )
 def conv_transpose_with_dynamic_pads(
     x: Array,
-    w: Kernel,
+    w: TransposedKernel,
     pads: np.ndarray | None = None,
     b: Array | None = None,
     *,

@@ -52,6 +52,16 @@ def test_conv_transpose(check: Check, data: st.DataObject, rank: int, group: int
     check("ConvTranspose", x, w, b, group=group, rtol=1e-4, **how)
 
 
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 2), (4, 3), (5, 7)])
+@pytest.mark.parametrize("strides", [(2, 2), (1, 3), (4, 2)])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 2, 1)])
+def test_transposed_in_phases(check: Check, draw: Draw, kernel: Any, strides: Any, pads: Any) -> None:
+    w, b = draw(np.float32, 3, 5, *kernel), draw(np.float32, 5)
+    how: dict[str, Any] = {"strides": list(strides), "pads": list(pads), "output_padding": [s - 1 for s in strides]}
+    for batch in (2, 0):
+        check("ConvTranspose", draw(np.float32, batch, 3, 6, 5), w, b, rtol=1e-4, **how)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_forms_that_a_gpu_gets(
