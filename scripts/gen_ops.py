@@ -124,6 +124,8 @@ INTRODUCTION: Final = """# Operators
 What `MLXExecutionProvider` translates. All else stays on ONNX Runtime's CPU provider, and so does a node that does not
 meet what is said here; `ort_ep.claim_report(session)` tells the reason for each.
 
+`python tests/ops/coverage` runs each operator on MLX at every version and for every dtype, and counts those that pass.
+
 - **Since**: the operator-set versions that a handler is right from. A node gets the newest that is not newer than it.
 - **Dtypes**: of every input that is not a host input, or by parameter or type variable of the schema; what is not named
   may be of `any` dtype. Only what ONNX allows for the operator and ONNX Runtime holds counts: 1.32 has no tensors of
