@@ -295,8 +295,9 @@ def main() -> None:
         for text, count in Counter(text for row in rows for text in row["declined"]).most_common():
             print(f"{count:5} {text}")
     table = list(counted(rows))
-    print(output.table(table, list(table[0])), *goals(rows), sep="\n")
-    output.save(arguments, rows)
+    printed = "\n".join([output.table(table, list(table[0])), *goals(rows)])
+    print(printed)
+    output.save(arguments, rows, printed)
     if arguments.plot:
         output.draw(arguments.plot, table, OUTCOMES, ["kind"], "cases")
 

@@ -240,7 +240,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in options.models:
         rows += rows_of(makers[name](), options.batches, options)
-        output.save(options, rows, device=here)  # after every model: it stays where a later one fails
+        output.save(options, rows, text(rows), device=here)  # after every model: it stays where a later one fails
     print(text(rows))
     if options.plot:
         output.draw(options.plot, rows, list(COLUMNS.values()), ("model", "batch"), "ms")

@@ -65,18 +65,18 @@ def show(
     if not rows:
         sys.exit("nothing could be measured")
     chosen = list(columns or rows[0])
-    print(table(rows, chosen))
-    if notes:
-        print("", *notes, sep="\n")
-    save(options, rows, columns=chosen, notes=notes)
+    printed = "\n".join([table(rows, chosen), *([""] if notes else []), *notes])
+    print(printed)
+    save(options, rows, printed)
     if options.plot:
         draw(options.plot, rows, bars, label or chosen[:1], unit)
 
 
-def save(options: argparse.Namespace, rows: Sequence[Row], **further: Any) -> None:
-    """Write the rows, the machine and what else there is, where `--json` is given."""
+def save(options: argparse.Namespace, rows: Sequence[Row], printed: str, **further: Any) -> None:
+    """Write the rows, the machine and what was printed, where `--json` is given."""
     if options.json:
-        found = {"machine": machine(), "command": sys.argv, **further, "rows": rows}
+        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+        found = {"machine": machine(), "command": command, **further, "printed": printed, "rows": rows}
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
