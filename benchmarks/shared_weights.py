@@ -1,10 +1,12 @@
-"""What the tenth session of a model costs: memory and load time of 1, 2, 4 and 10 sessions.
+"""What sessions of one model cost: memory and load time of 1, 2, 4 and 10, after loading, after a run, once closed.
 
-Rows: MLXExecutionProvider, the same with sharing off, and ORT's CPU provider, each in a process of its own. Models are
-loaded by path. Memory is proportional set size (PSS) over the process before its first session, and MLX's active
-memory; "x weights" divides by the bytes of the weights, whose one copy is the floor. Goals: ten sessions <= 1.1x one;
-after loading <= 1.1x weights; at the peak <= 1.2x for external data, <= 2.2x for weights inside the model file, of
-which ORT's own copy is one; after the last close within 2 % of the state after one warm-up session was closed.
+Rows: MLXExecutionProvider, the same with sharing off, and ONNX Runtime's CPU provider, each in a process of its own.
+Models are loaded by path. Memory is proportional set size (PSS) over the process before its first session, and MLX's
+active memory, which on the CPU is part of it; "x weights" divides by the bytes of the weights, whose one copy is the
+floor. `fixed` is what a first session without weights costs any process. The peak is resident size while the first
+session is made. Goals: ten sessions <= 1.1x one; after loading <= 1.1x weights; at the peak <= 1.2x for external data,
+<= 2.2x for weights inside the model file, of which ORT's own copy is one; after the last close within 2 % of the state
+after one warm-up session was closed.
 """
 
 from __future__ import annotations
@@ -171,16 +173,15 @@ def measure(model: str, row: str) -> dict[str, Any]:
         session.run(None, feeds)
 
     before = settle()
-    tiny = one_node()
-    session = make(tiny)
+    session = make(one_node())
     del session
     fixed = settle() - before
-    start, start_rss = before, importlib.import_module("psutil").Process().memory_info().rss
+    start_rss = importlib.import_module("psutil").Process().memory_info().rss
     with peak_rss() as peak:
         warm_up = make()
     run(warm_up)
     del warm_up
-    closed = settle()
+    closed = settle() - before
     sessions: list[Any] = []
     rows: dict[int, dict[str, float]] = {}
     for count in range(1, max(COUNTS) + 1):
@@ -188,37 +189,42 @@ def measure(model: str, row: str) -> dict[str, Any]:
         sessions.append(make())
         seconds = time.perf_counter() - begin
         if count in COUNTS:
-            held = settle() - start
-            rows[count] = {"pss": held, "mlx": mx.get_active_memory() if mx else 0, "seconds": seconds}
-    run(sessions[-1])
+            loaded, mlx = settle() - before, mx.get_active_memory() if mx else 0
+            run(sessions[-1])
+            ran, mlx_ran = settle() - before, mx.get_active_memory() if mx else 0
+            rows[count] = {"loaded": loaded, "ran": ran, "mlx": mlx, "mlx ran": mlx_ran, "seconds": seconds}
     sessions.clear()
-    after = settle()
+    after = settle() - before
     return {"rows": rows, "peak": peak[0] - start_rss, "fixed": fixed, "closed": closed, "after": after}
 
 
 # ---------------------------------------------------------------- table
 def rows_of(model: str, row: str, found: dict[str, Any], weights: int) -> Iterator[dict[str, Any]]:
     """A line for each number of sessions."""
-    one = found["rows"]["1"]["pss"]
+    one = found["rows"]["1"]["loaded"]
     for count, cells in found["rows"].items():
         yield {
             "model": model,
             "provider": row,
             "sessions": int(count),
-            "PSS, MiB": cells["pss"] / MIB,
-            "x one": cells["pss"] / one,
-            "x weights": cells["pss"] / weights,
+            "loaded, MiB": cells["loaded"] / MIB,
+            "x one": cells["loaded"] / one,
+            "x weights": cells["loaded"] / weights,
+            "less fixed": (cells["loaded"] - found["fixed"]) / weights,
+            "after a run": (cells["ran"] - found["fixed"]) / weights,
             "MLX, MiB": cells["mlx"] / MIB,
+            "MLX after a run": cells["mlx ran"] / MIB,
             "load, s": cells["seconds"],
         }
 
 
 def note(model: str, row: str, found: dict[str, Any], weights: int) -> str:
-    loaded = (found["rows"]["1"]["pss"] - found["fixed"]) / weights
+    left = found["after"] - found["closed"]
     return (
-        f"{model}, {row}: {weights / MIB:.0f} MiB of weights; {found['fixed'] / MIB:.0f} MiB are any first session's, "
-        f"without them {loaded:.2f}x weights; peak while loading {found['peak'] / weights:.2f}x; "
-        f"after the last close {found['after'] / found['closed']:.3f}x"
+        f"{model}, {row}: {weights / MIB:.0f} MiB of weights, fixed {found['fixed'] / MIB:.0f} MiB; "
+        f"peak while loading {found['peak'] / weights:.2f}x weights; closed after a warm-up "
+        f"{found['closed'] / MIB:.1f} MiB, after the last of {max(COUNTS)} {found['after'] / MIB:.1f} MiB "
+        f"({found['after'] / found['closed']:.3f}x, {left / weights:+.1%} of the weights)"
     )
 
 
@@ -243,7 +249,7 @@ def main() -> None:
                 found = output.in_a_process(["--one", str(model), row], environ)
                 rows += rows_of(name, row, found, weights)
                 notes.append(note(name, row, found, weights))
-    output.show(args, rows, notes=notes, bars=("PSS, MiB",), label=("model", "provider", "sessions"), unit="MiB")
+    output.show(args, rows, notes=notes, bars=("loaded, MiB",), label=("model", "provider", "sessions"), unit="MiB")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from ort_ep.shared_initializers import (
     views_enabled,
 )
 
-BATCH_BYTES: Final = 64 << 20
+BATCH_BYTES: Final = 16 << 20
 """Weights that are prepared at a time: each is in memory twice until its prepared form replaces it."""
 
 
@@ -95,6 +95,8 @@ def prepared(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
             results.append(known or next(fresh))
             if key is not None:
                 _made[key] = results[-1]
+    if recipes:
+        mx.clear_cache()  # MLX keeps the memory of the weights that were prepared for its next arrays
     return results
 
 

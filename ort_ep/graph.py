@@ -182,6 +182,13 @@ class Graph:
             for body in node.bodies.values():
                 body.forget_memory()
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the constants of this graph and of the bodies in it, those of outer graphs not counted again."""
+        own = (value.constant for value in self.values if not value.flags & Flags.OUTER)
+        bodies = (body for node in self.nodes for body in node.bodies.values())
+        return sum(item.nbytes for item in own if item is not None) + sum(body.weight_bytes for body in bodies)
+
     def outer(self) -> Iterator[Value]:
         """Values that come from an enclosing graph."""
         return (value for value in self.values if value.flags & Flags.OUTER)

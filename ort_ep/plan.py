@@ -15,6 +15,7 @@ import numpy as np
 
 import mlxc_py as mx
 from ort_ep import dtypes
+from ort_ep.constants import Prepared
 from ort_ep.graph import Node, Value
 from ort_ep.shared_initializers import SharedInitializer
 
@@ -168,7 +169,8 @@ class Plan:
     """A translated subgraph. `host_inputs` are positions of inputs that the handlers need as numpy; `host_outputs` are
     positions of outputs that follow from these without evaluating anything.
 
-    `weights` keeps the interned initializers in `values` known to other sessions while this plan lives.
+    `weights` keeps the interned initializers in `values`, and what was prepared from such, known to other sessions
+    while this plan lives.
     """
 
     name: str
@@ -181,7 +183,7 @@ class Plan:
     nodes: int
     host_outputs: frozenset[int] = frozenset()
     codes: Mapping[int, dtypes.ElemType] = field(default_factory=dict)
-    weights: tuple[SharedInitializer, ...] = ()
+    weights: tuple[SharedInitializer | Prepared, ...] = ()
 
     @property
     def host_steps(self) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.capability import Translation
-from ort_ep.constants import Recipe, constant, derived, host_constant, kept, prepared, shared
+from ort_ep.constants import Prepared, Recipe, constant, derived, host_constant, kept, prepared, shared
 from ort_ep.graph import Flags, Graph, Value
 from ort_ep.plan import Body, Frame, Plan, Port, Segment, Slot, Step, Want
 from ort_ep.registry import BOOL, INTS, Preparation
@@ -95,7 +95,7 @@ class _Builder:
         self.modes: list[_Mode] = []
         self.weights: dict[int, SharedInitializer] = {}
         self.prepared: dict[Hashable, _Prepared] = {}
-        self.kept: list[SharedInitializer] = []  # storage under what was prepared
+        self.kept: list[Prepared] = []
 
     def plan(self) -> Plan:
         for value in (*self.inputs, *self.graph.outer()):
@@ -298,7 +298,7 @@ class _Builder:
         frame.values = [None] * len(self.values)
         for item, done in zip(items, prepared(recipes, self.graph.model_path), strict=True):
             frame.values[item.slot] = done.result
-            self.kept += done.shared
+            self.kept.append(done)
 
     def _prepare_computed(self, frame: Frame, outputs: set[int]) -> None:
         """What is prepared from computed constants; these are let go of as soon as nothing else uses them."""
@@ -314,7 +314,7 @@ class _Builder:
             mx.eval(*(array for array in arrays if array is not None))
             (done,) = kept([item.make(*arrays)])
             frame.values[item.slot] = done.result
-            self.kept += done.shared
+            self.kept.append(done)
             used_later = used.union(*(other.slots for other in left))
             for slot in item.slots:
                 if slot is not None and slot not in used_later:

@@ -125,7 +125,7 @@ class Provider:
     def _compile(self, graph: Graph, name: str) -> Compute:
         graph.name = name
         try:
-            self._weight_bytes += sum(value.constant.nbytes for value in graph.values if value.constant)
+            self._weight_bytes += graph.weight_bytes
             built = self._plan(graph)
             engine: Engine = compiled.engine(built, self._options, self._device, self.report.compile, self._warn)
             graph.forget_memory()

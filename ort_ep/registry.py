@@ -168,9 +168,7 @@ class Registry:
             parts = _signature(name, function, host)
             prepared = {key: _preparation(name, key, made, parts) for key, made in (prepare or {}).items()}
             if prepared and (fold is True or host_step or prepared.keys() & set(host)):
-                raise ValueError(
-                    f"{name}: what is prepared is on the device; a fold or host handler takes numpy arrays"
-                )
+                raise ValueError(f"{name}: what is prepared is on the device, what folds or is in `host` is numpy")
             if any(prepared.keys() & set(made.inputs[1:]) for made in prepared.values()):
                 raise ValueError(f"{name}: an input that is itself prepared can't go into the preparation of another")
             self.add(

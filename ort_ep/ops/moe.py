@@ -10,7 +10,7 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
-from ort_ep.ops.nbits import UINT8, dequantized, grouped, zero_levels
+from ort_ep.ops.nbits import UINT8, Blocks, dequantized, grouped
 from ort_ep.ops.precision import sigmoid, softmax, widen
 from ort_ep.registry import MICROSOFT, SINGLES, op
 
@@ -69,15 +69,15 @@ def quantized(
     weights: Array, scales: Array, zero_points: Array | None, bias: Array | None, bits: int, block: int
 ) -> Layer:
     """Packed weights [E, N, bytes]; scales for each row [E, N], or for each of its blocks [E, N, K / block]."""
-    gains = widen(scales)
-    zeros = zero_levels(zero_points, gains, bits)
-    if gains.ndim == 2:
-        gains, zeros = gains[..., None], zeros[..., None]
+    blocks = Blocks.of(widen(scales), zero_points, bits)
+    if scales.ndim == 2:
+        blocks = Blocks(*(values[..., None] for values in blocks))
     length = weights.shape[-1] * 8 // bits
-    block = block if block and gains.shape[-1] > 1 else length
-    layout = grouped(weights, gains, zeros, bits, block) if length == block * gains.shape[-1] else None
+    count = blocks.gains.shape[-1]
+    block = block if block and count > 1 else length
+    layout = grouped(weights, blocks, bits, block) if length == block * count else None
     if layout is None:
-        return plain(dequantized(weights, gains, zeros, bits, block), bias)
+        return plain(dequantized(weights, blocks, bits, block), bias)
     words, steps, offsets, group = layout
     return with_bias(
         lambda x, chosen: mx.gather_qmm(

@@ -21,6 +21,18 @@ SPARE_ROWS = 6  # up to so many, reading packed weights beats unpacking them on 
 GROUPS = (32, 64, 128)  # block sizes that MLX's quantised products know
 
 
+class Blocks(NamedTuple):
+    """Values for each block of weights [..., N, K]: w = level * gain + offset."""
+
+    gains: Array
+    offsets: Array
+
+    @classmethod
+    def of(cls, gains: Array, zero_points: Array | None, bits: int) -> Blocks:
+        """Of float32 scales [..., N, blocks] and zero points, packed in their last axis or not."""
+        return cls(gains, -zero_levels(zero_points, gains, bits) * gains)
+
+
 class Grouped(NamedTuple):
     """Weights [..., N, K] as MLX's quantised products take them: packed into words, w = level * gain + offset."""
 
@@ -64,17 +76,24 @@ def in_words(b: Array, *, N: int) -> Array:
     return rows if not b.size or rows.shape[-1] % 4 else mx.view(rows, mx.uint32)
 
 
+def in_blocks(
+    scales: Array, zero_points: Array | None = None, *, K: int, N: int, block_size: int, bits: int = 4
+) -> Blocks:
+    """The prepared scales."""
+    return Blocks.of(widen(scales).reshape([N, -(-K // block_size)]), zero_points, bits)
+
+
 @op(
     "MatMulNBits",
     domain=MICROSOFT,
     dtypes={"a": SINGLES, "b": UINT8, "scales": SINGLES, "zero_points": SINGLES | UINT8},
     claim=unprepared,
-    prepare={"b": in_words},
+    prepare={"b": in_words, "scales": in_blocks},
 )
 def matmul_nbits(
     a: Array,
     b: Array,
-    scales: Array,
+    scales: Blocks,
     zero_points: Array | None = None,
     g_idx: Array | None = None,
     bias: Array | None = None,
@@ -89,47 +108,44 @@ def matmul_nbits(
     if not (b.size and a.size):
         product = mx.zeros([*a.shape[:-1], N], a.dtype)
         return product if bias is None else product + bias
-    blocks = -(-K // block_size)
-    gains = widen(scales).reshape([N, blocks])
-    zeros = zero_levels(zero_points, gains, bits)
     if g_idx is not None:
         levels = unpacked(mx.view(b, mx.uint8), bits)[:, :K].astype(mx.float32)
-        groups = in_range(g_idx, blocks)
-        weights = (levels - mx.take(zeros, groups, 1)) * mx.take(gains, groups, 1)
+        groups = in_range(g_idx, scales.gains.shape[1])
+        weights = levels * mx.take(scales.gains, groups, 1) + mx.take(scales.offsets, groups, 1)
         product = mx.matmul(accumulated(a), weights.T)
     else:
-        product = block_product(a, b, gains, zeros, bits, block_size)
+        product = block_product(a, b, scales, bits, block_size)
     return (product if bias is None else product + widen(bias)).astype(a.dtype)
 
 
-def block_product(a: Array, b: Array, gains: Array, zeros: Array, bits: int, block: int) -> Array:
+def block_product(a: Array, b: Array, blocks: Blocks, bits: int, block: int) -> Array:
     """a @ w.T in float32, w the weights `in_words`, in blocks along a's last axis (the last may be longer than it)."""
-    missing = gains.shape[1] * block - a.shape[-1]
+    missing = blocks.gains.shape[1] * block - a.shape[-1]
     if missing:
         a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
-    layout = grouped(b, gains, zeros, bits, block)
+    layout = grouped(b, blocks, bits, block)
     if layout is None:
-        return mx.matmul(accumulated(a), dequantized(mx.view(b, mx.uint8), gains, zeros, bits, block).T)
+        return mx.matmul(accumulated(a), dequantized(mx.view(b, mx.uint8), blocks, bits, block).T)
     if math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu():
         return mx.quantized_matmul(widen(a), layout.words, layout.gains, layout.offsets, True, layout.group, bits)
     weights = mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
     return mx.matmul(accumulated(a), weights.T)
 
 
-def grouped(packed: Array, gains: Array, zeros: Array, bits: int, block: int) -> Grouped | None:
+def grouped(packed: Array, blocks: Blocks, bits: int, block: int) -> Grouped | None:
     """Weights [..., N, bytes or words] as MLX's quantised products take them, where their blocks and bits allow it."""
     group = next((size for size in GROUPS[::-1] if block % size == 0), None)
     if group is None or bits == 7 or packed.shape[-1] * packed.dtype.size % 4:
         return None
-    if block > group:
-        gains, zeros = mx.repeat(gains, block // group, -1), mx.repeat(zeros, block // group, -1)
-    return Grouped(mx.view(packed, mx.uint32), gains, -zeros * gains, group)
+    gains, offsets = blocks if block == group else (mx.repeat(values, block // group, -1) for values in blocks)
+    return Grouped(mx.view(packed, mx.uint32), gains, offsets, group)
 
 
-def dequantized(packed: Array, gains: Array, zeros: Array, bits: int, block: int) -> Array:
+def dequantized(packed: Array, blocks: Blocks, bits: int, block: int) -> Array:
     """float32 weights [..., N, K] of [..., N, bytes] and values for each of their blocks."""
+    gains, offsets = blocks
     levels = unpacked(packed.reshape([*gains.shape, -1]), bits).astype(mx.float32)
-    weights = (levels - zeros[..., None]) * gains[..., None]
+    weights = levels * gains[..., None] + offsets[..., None]
     return weights.reshape([*gains.shape[:-1], gains.shape[-1] * block])
 
 

@@ -179,3 +179,13 @@ def test_bodies_in_models_see_the_values_around_them() -> None:
     then = branch.bodies["then_branch"]
     assert {value.name for value in then.outer()} == {"z", "w"}
     assert next(value for value in then.outer() if value.name == "w").constant is not None
+
+
+def test_weights_in_bodies_are_counted_and_captured_ones_once() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (bool c, float[2] x) => (float[2] y) {
+        w = Constant<value = float[2] {1, 2}>()
+        z = Add(x, w)
+        y = If (c) <then_branch = t () => (float[2] a) { a = Add(z, w) },
+                    else_branch = e () => (float[2] b) { v = Constant<value = float[2] {3, 4}>() b = Mul(z, v) }>
+    }"""
+    assert proto.from_model(onnx.parser.parse_model(text)).weight_bytes == 16
