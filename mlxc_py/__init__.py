@@ -29,7 +29,7 @@ _NAMES: dict[str, str] = {
     "arrays": "Array ArrayLike array as_array",
     "closure": "Closure",
     "compilation": "CompileMode clear_compile_cache compile disable_compile enable_compile set_compile_mode",
-    "composed": "arange asarray atleast_1d atleast_2d atleast_3d convolve depends full full_like linspace"
+    "composed": "addmm arange asarray atleast_1d atleast_2d atleast_3d convolve depends full full_like linspace"
     " matrix_transpose minmax pad",
     "device": "Device DeviceType cpu default_device device_count device_info gpu is_available set_default_device",
     "dlpack": "from_dlpack",

@@ -150,6 +150,17 @@ def matrix_transpose(a: ArrayLike, *, stream: StreamLike = None) -> Array:
     return ops.swapaxes(a, -1, -2, stream=stream)
 
 
+def addmm(
+    c: ArrayLike, a: ArrayLike, b: ArrayLike, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamLike = None
+) -> Array:
+    """alpha * (a @ b) + beta * c."""
+    added, a, b = as_array(c), as_array(a), as_array(b)
+    if a.size and b.size:
+        return call.mlx_addmm(added, a, b, alpha, beta, on(stream))
+    # MLX's CUDA kernel divides by the number of rows
+    return ops.add(ops.matmul(a, b, stream=stream), ops.multiply(added, beta, stream=stream), stream=stream)
+
+
 def minmax(
     a: ArrayLike, axis: Ints | None = None, keepdims: bool = False, *, stream: StreamLike = None
 ) -> tuple[Array, Array]:

@@ -75,8 +75,6 @@ def convolve(x: Array, kernel: Kernel, b: Array | None, window: Window, group: i
         padding = (window.before, window.after)
         y = cpu_primitives.convolution(data, w, bias, padding=padding, **geometry)
         return y.transpose(channels_first(y.ndim))
-    if group == 1 and window.is_point and not on_cpu():
-        return pointwise(x, w, b)
     if group == 1 and max(window.dilations) > 1 and on_cpu():
         return biased(tap_by_tap(x, w, window), b)
     return channels_last_conv(
@@ -88,13 +86,6 @@ def convolve(x: Array, kernel: Kernel, b: Array | None, window: Window, group: i
         padding=(window.before, window.after),
         kernel_dilation=window.dilations,
     )
-
-
-def pointwise(x: Array, w: Array, b: Array | None) -> Array:
-    """A kernel of one element is a product of rows: on a GPU one launch, bias included, and cheaper to schedule."""
-    rows, matrix = x.transpose(channels_last(x.ndim)), w.reshape([w.shape[0], -1]).T
-    y = mx.matmul(rows, matrix) if b is None else mx.addmm(b.astype(x.dtype), rows, matrix)
-    return y.transpose(channels_first(y.ndim))
 
 
 def tap_by_tap(x: Array, w: Array, window: Window) -> Array:

@@ -63,11 +63,6 @@ class Window:
             output.append(steps if starts_outside else steps + 1)
         return cls(tuple(kernel), tuple(strides), tuple(dilations), tuple(before), tuple(after), tuple(output))
 
-    @property
-    def is_point(self) -> bool:
-        """Whether every element of the data is a window of its own."""
-        return set(self.kernel + self.strides) == {1} and not any(self.before + self.after)
-
     def taps(self, axis: int) -> np.ndarray:
         """The input position of every (output, kernel element) along a spatial axis; outside the data where padded."""
         first = np.arange(self.output[axis]) * self.strides[axis] - self.before[axis]

@@ -17,7 +17,6 @@ from __future__ import annotations
 OPS = """
 abs(a: array) = mlx_abs(a)  # Absolute values.
 add(a: operand, b: operand) = mlx_add(a, b)  # Sum, with broadcasting.
-addmm(c: array, a: array, b: array, alpha: float = 1.0, beta: float = 1.0) = mlx_addmm(c, a, b, alpha, beta)  # alpha * (a @ b) + beta * c.
 all(a: array, axis: axes = None, keepdims: bool = False)  # Whether all elements are true, over axes.
     axis is None: mlx_all(a, keepdims)
     mlx_all_axes(a, axis, keepdims)
@@ -456,6 +455,7 @@ ELSEWHERE = {
     # C functions that a table row does not call, and why.
     **dict.fromkeys(
         (
+            "mlx_addmm",
             "mlx_arange",
             "mlx_atleast_1d",
             "mlx_atleast_2d",

@@ -111,9 +111,7 @@ def test_slice_of_anything(check: Check, shape: tuple[int, ...], data: st.DataOb
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     start, end = data.draw(st.integers(-6, 6)), data.draw(st.integers(-6, 6))
     step = data.draw(st.sampled_from([-3, -2, -1, 1, 2, 3]))
-    window = [slice(None)] * len(shape)
-    window[axis] = slice(start, end, step)
-    check("Slice", x, ints(start), ints(end), ints(axis), ints(step), expect=x[tuple(window)], constants=(1, 2, 3, 4))
+    check("Slice", x, ints(start), ints(end), ints(axis), ints(step), constants=(1, 2, 3, 4))
 
 
 @FEW

@@ -426,6 +426,15 @@ def test_strided_slices() -> None:
     assert int(mx.number_of_elements(a, (0, 2))) == 8
 
 
+def test_addmm_of_nothing() -> None:
+    """mlx.core on CUDA ends the process here."""
+    a, c = mx.array(M), mx.array(M[0])
+    assert mx.addmm(c, a[:0], mx.array(SPD)).tolist() == []
+    np.testing.assert_array_equal(
+        np.array(mx.addmm(c, a[:, :0], mx.zeros((0, 4)), 3, 2)), 2 * np.tile(M[0], (len(M), 1))
+    )
+
+
 def test_quantized_families() -> None:
     w, scales = mx.quantize(mx.array(WEIGHTS), mode="mxfp4")
     back = mx.dequantize(w, scales, mode="mxfp4", dtype=mx.float32)
