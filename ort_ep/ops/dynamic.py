@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ort_ep.registry import ANY, FLOATS, op
+from ort_ep.registry import ANY, FLOATS, MICROSOFT, op
 
 Host = np.ndarray
 
@@ -74,3 +74,26 @@ def suppressed(order: Host, low: Host, high: Host, overlap: float, most: int) ->
         union = area[best] + area[order] - shared
         order = order[~(shared > overlap * union)]
     return kept
+
+
+@op("DynamicTimeWarping", domain=MICROSOFT, dtypes=frozenset({"float32"}), host_step=True)
+def dynamic_time_warping(cost: Host) -> Host:
+    """The path [2, steps] of the least total cost from the first corner to the last."""
+    rows, columns = cost.shape[-2:]
+    cost = cost.reshape([rows, columns])
+    total = np.full([rows + 1, columns + 1], np.inf, cost.dtype)
+    total[0, 0] = 0
+    for i, j in np.ndindex(rows, columns):
+        total[i + 1, j + 1] = cost[i, j] + min(total[i, j], total[i, j + 1], total[i + 1, j])
+    path = []
+    i, j = rows, columns
+    while i and j:
+        path.append((i - 1, j - 1))
+        both, up, left = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        if both < up and both < left:
+            i, j = i - 1, j - 1
+        elif up < both and up < left:
+            i -= 1
+        else:
+            j -= 1
+    return np.array(path[::-1], np.int32).reshape(-1, 2).T

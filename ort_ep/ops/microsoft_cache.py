@@ -8,6 +8,7 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
+from ort_ep.graph import Node
 from ort_ep.ops.attention import (
     BIASED,
     WEIGHTS,
@@ -20,8 +21,10 @@ from ort_ep.ops.attention import (
     rotated,
     split_heads,
 )
+from ort_ep.ops.indexing import in_range, scatter_rows
 from ort_ep.ops.microsoft_attention import only_plain, written
 from ort_ep.ops.nbits import unpacked
+from ort_ep.ops.packed import Packed
 from ort_ep.ops.precision import widen
 from ort_ep.registry import BYTES, INT32, MICROSOFT, SINGLES, op
 
@@ -219,3 +222,109 @@ def block_mask(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         for row, (start, end) in enumerate(pairwise(ends)):
             mask[layout, row, columns[layout, start:end]] = True
     return mask
+
+
+PLAIN_PAGES = only_plain(
+    {14: "k_scale", 15: "v_scale"},
+    {
+        "k_cache_dtype": "",
+        "k_quant_type": "NONE",
+        "kv_cache_layout": "SEPARATE",
+        "rotary_offset": 0,
+        "v_cache_dtype": "",
+        "v_head_size": 0,
+        "v_quant_type": "NONE",
+    },
+)
+
+
+def plain_pages(node: Node) -> str | None:
+    """Two caches of the query's type, both also outputs; the whole or the first part of a head is rotated."""
+    if node.n_outputs < 3:
+        return "the caches are no outputs, so they would have to be changed in place"
+    return PLAIN_PAGES(node)
+
+
+@op("PagedAttention", domain=MICROSOFT, dtypes={"query": SINGLES, "block_table": INT32}, claim=plain_pages)
+def paged_attention(
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    key_cache: Array | None = None,
+    value_cache: Array | None = None,
+    cumulative_sequence_length: Array | None = None,
+    past_seqlens: Array | None = None,
+    block_table: Array | None = None,
+    cos_cache: Array | None = None,
+    sin_cache: Array | None = None,
+    slot_mapping: Array | None = None,
+    head_sink: Array | None = None,
+    q_norm_weight: Array | None = None,
+    k_norm_weight: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    attention_metadata: Array | None = None,
+    *,
+    do_rotary: int = 0,
+    is_causal: int = 1,
+    k_cache_dtype: str = "",
+    k_quant_type: str = "NONE",
+    kv_cache_layout: str = "SEPARATE",
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-6,
+    rotary_interleaved: int = 0,
+    rotary_offset: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    v_cache_dtype: str = "",
+    v_head_size: int = 0,
+    v_quant_type: str = "NONE",
+) -> tuple[Array, Array, Array]:
+    if key_cache is None or value_cache is None:
+        raise ValueError("PagedAttention needs its two caches")
+    if cumulative_sequence_length is None or past_seqlens is None or block_table is None:
+        raise ValueError("PagedAttention needs the lengths of its sequences and their block_table")
+    tokens = Packed(cumulative_sequence_length.astype(mx.int64), query.shape[0])
+    requests, (batch, pages), size = tokens.requests, block_table.shape, key_cache.shape[1]
+    position = mx.arange(tokens.count) - mx.take(tokens.starts, requests) + mx.take(past_seqlens, requests)
+    key, value = (None if x is None else x[None] for x in (key, value))
+    q, k, v = grouped_heads(query[None], key, value, num_heads, kv_num_heads)
+    if q_norm_weight is not None and k_norm_weight is not None:
+        q, k = head_norm(q, q_norm_weight, qk_norm_epsilon), head_norm(k, k_norm_weight, qk_norm_epsilon)
+    if do_rotary and cos_cache is not None and sin_cache is not None:
+        q, k = (turned(x, position[None], cos_cache, sin_cache, rotary_interleaved) for x in (q, k))
+    # a row of the caches for every token; tokens without one go to a row that is dropped
+    page = mx.clip(position // size, 0, pages - 1)
+    block = mx.take(block_table.flatten(), requests * pages + page)
+    slot = mx.where(block < 0, -1, block * size + position % size) if slot_mapping is None else slot_mapping
+    key_cache, value_cache = (filled(cache, x, slot) for cache, x in ((key_cache, k), (value_cache, v)))
+    # every token sees the pages of all requests, less those that are not its own
+    mapped = in_range(block_table, key_cache.shape[0]).flatten()
+    keys, values = (pages_of(cache, mapped) for cache in (key_cache, value_cache))
+    owner = mx.array(np.repeat(np.arange(batch), pages * size))
+    place = mx.array(np.tile(np.arange(pages * size), batch))
+    known = mx.logical_and(
+        mx.repeat(block_table.flatten() >= 0, size), place < mx.take(past_seqlens + tokens.lengths, owner)
+    )
+    distance = position[:, None] - place
+    keeps = [requests[:, None] == owner, known[None]]
+    keeps += [distance >= 0] if is_causal else []
+    keeps += [distance < local_window_size] if local_window_size > 0 else []
+    y, _ = attend(q, keys, values, scale, excluding(keeps), softcap, head_sink)
+    return merge_heads(y)[0], key_cache, value_cache
+
+
+def filled(cache: Array, new: Array, slots: Array) -> Array:
+    """A cache [blocks, size, H, D] with the rows [1, H, T, D] written to slots; those below 0 are left out."""
+    rows = cache.reshape([-1, *cache.shape[2:]])
+    table = mx.concatenate([rows, mx.zeros_like(rows[:1])])
+    place = mx.clip(mx.where(slots < 0, rows.shape[0], slots), 0, rows.shape[0])
+    return scatter_rows(table, place, new[0].swapaxes(0, 1).astype(cache.dtype), "none")[:-1].reshape(cache.shape)
+
+
+def pages_of(cache: Array, blocks: Array) -> Array:
+    """[1, H, blocks * size, D]: the pages of a cache, one after the other."""
+    pages = mx.take(cache, blocks, 0)
+    return pages.reshape([-1, *pages.shape[2:]]).swapaxes(0, 1)[None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Unpack
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from mlxc_py.cpu_primitives import Packed
+from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
 from ort_ep.ops.axes import axes_of, axis_of, channels_first, channels_last
@@ -23,13 +25,14 @@ from ort_ep.ops.conv import (
     one_to_three_axes,
     transposed_kernel,
 )
+from ort_ep.ops.indexing import in_range
 from ort_ep.ops.matmul import factor, matmul
 from ort_ep.ops.microsoft_attention import Masking, only_plain, self_attention, side_by_side
 from ort_ep.ops.pool import Pooling, pooled
 from ort_ep.ops.precision import widen, widened
 from ort_ep.ops.quant import STORED, centred, dequantize_linear, integer_product, quantize_linear, requantized
 from ort_ep.ops.softmax import softmax
-from ort_ep.ops.window import Window
+from ort_ep.ops.window import Sliding, Window
 from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, SINGLES, op
 
 op("QuantizeLinear", domain=MICROSOFT, dtypes={"x": SINGLES, "y_scale": SINGLES})(quantize_linear)
@@ -106,6 +109,51 @@ def nhwc_conv(
 def nhwc_max_pool(x: Array, *, kernel_shape: Sequence[int], **pooling: Unpack[Pooling]) -> Array:
     window = Window.of(x.shape[1:-1], kernel_shape, **pooling)
     return pooled(x.transpose(channels_first(x.ndim)), window, True).transpose(channels_last(x.ndim))
+
+
+def one_mask(node: Node) -> str | None:
+    """One mask for all channels."""
+    mask = node.inputs[1]
+    sizes = None if mask is None else mask.shape
+    return None if sizes and tuple(sizes[:2]) == (1, 1) else "only one mask for all channels is translated"
+
+
+@op("MaxpoolWithMask", domain=MICROSOFT, dtypes={"x": frozenset({"float32"}), "m": INT32}, claim=one_mask)
+def max_pool_with_mask(
+    x: Array, m: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, **sliding: Unpack[Sliding]
+) -> Array:
+    window = Window.of(x.shape[2:], kernel_shape, **sliding)
+    worst = float(np.finfo(np.float32).min)
+    shown = m != 0
+    if len(kernel_shape) > 1:  # ONNX Runtime never looks at the first element of the mask then
+        shown = mx.logical_or(shown, mx.array(np.arange(m.size).reshape(m.shape) == 0))
+    # a masked element hides those behind it in the same row of the window
+    rows = [*window.output, *window.kernel]
+    seen = mx.cumprod(window.slide(shown.astype(mx.int32), 1).reshape([1, 1, *rows]), -1)
+    taps = window.slide(x, worst).reshape([*x.shape[:2], *rows])
+    axes = list(range(2 + len(window.output), taps.ndim))
+    return mx.max(mx.where(seen != 0, taps, mx.array(worst, x.dtype)), axes)
+
+
+@op("WordConvEmbedding", domain=MICROSOFT, dtypes={"sequence": INT32, "w": frozenset({"float32"})})
+def word_conv_embedding(
+    sequence: Array,
+    w: Array,
+    b: Array,
+    c: Array,
+    *,
+    char_embedding_size: int | None = None,
+    conv_window_size: int | None = None,
+    embedding_size: int | None = None,
+) -> Array:
+    size, places = w.shape[2], sequence.shape[1] - w.shape[2] + 1
+    characters = mx.take(c, in_range(sequence, c.shape[0]), 0)
+    products = (mx.matmul(characters[:, k : k + places], w[:, 0, k].T) for k in range(size))
+    lengths = mx.where(sequence[:, :1] > 0, mx.sum(sequence > 0, 1, keepdims=True), 0)
+    within = mx.arange(places) <= mx.maximum(lengths, size) - size
+    features = precision.tanh(reduce(mx.add, products) + b)
+    longest = mx.max(mx.where(within[..., None], features, mx.array(-1e12, features.dtype)), 1)
+    return mx.where(lengths > 0, longest, mx.zeros_like(longest))
 
 
 @op(

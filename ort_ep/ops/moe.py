@@ -10,6 +10,7 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
+from ort_ep.ops import precision
 from ort_ep.ops.nbits import UINT8, Blocks, dequantized, grouped
 from ort_ep.ops.precision import sigmoid, softmax, widen
 from ort_ep.registry import MICROSOFT, SINGLES, op
@@ -197,3 +198,37 @@ def quantized_mixture_of_experts(
         raise ValueError("QMoE needs the weights and scales of both layers")
     activation = Activation(activation_type, activation_alpha, activation_beta, swiglu_limit, swiglu_fusion)
     return mixture(x, router_probs, k, normalize_routing_weights, (first, second, layer(2)), activation, given[12])
+
+
+@op("MoEGroupRouter", domain=MICROSOFT, dtypes={"logits": SINGLES, "expert_bias": frozenset({"float32"})})
+def moe_group_router(
+    logits: Array,
+    expert_bias: Array,
+    projection_weight: Array | None = None,
+    *,
+    group_topk: int = 2,
+    n_group: int = 1,
+    router_sentinel: float = -10000.0,
+    top_k: int,
+    topk_group: int = 1,
+    n_outputs: int,
+) -> tuple[Array | None, ...]:
+    wide = widen(logits).reshape([-1, logits.shape[-1]])
+    wide = wide if projection_weight is None else mx.matmul(wide, widen(projection_weight).T)
+    scores = precision.sigmoid(wide)
+    choice = scores + expert_bias
+    if n_outputs > 1:
+        return (None, choice, scores)[:n_outputs]
+    groups = choice.reshape([choice.shape[0], n_group, -1])
+    best = among_the_largest(groups, min(group_topk, groups.shape[-1]))
+    together = mx.sum(mx.where(best, groups, mx.zeros_like(groups)), -1)
+    active = among_the_largest(together, topk_group)[..., None]
+    eligible = mx.where(active, groups, mx.array(-math.inf, groups.dtype)).reshape(choice.shape)
+    chosen = among_the_largest(eligible, top_k)
+    routed = mx.where(chosen, precision.log(mx.maximum(scores, 1e-20)), mx.array(router_sentinel, scores.dtype))
+    return (routed.astype(logits.dtype),)
+
+
+def among_the_largest(x: Array, count: int) -> Array:
+    """Whether each element is one of so many largest on the last axis; of equal ones the first."""
+    return mx.argsort(mx.argsort(-x, -1), -1) < count

@@ -235,3 +235,33 @@ def matmul_bnb4(
     gains = mx.repeat(widen(absmax), block_size)[: N * K]
     weights = (mx.take(table, codes) * gains).reshape([N, K])
     return mx.matmul(accumulated(a), weights.T if transB else weights).astype(a.dtype)
+
+
+# by blk_quant_type: how many elements share a scale, and whether they have a zero point of their own
+FP_Q4 = {0: (32, False), 1: (32, True), 2: (64, False)}
+
+
+def known_blocks(node: Node) -> str | None:
+    """Only the blk_quant_type that ONNX Runtime defines."""
+    kind = node.attributes.get("blk_quant_type", 1)
+    return None if kind in FP_Q4 else f"blk_quant_type={kind!r} is not defined"
+
+
+@op(
+    "MatMulFpQ4",
+    domain=MICROSOFT,
+    host=("b_shape",),
+    dtypes={"a": frozenset({"float32"}), "b": UINT8},
+    claim=known_blocks,
+)
+def matmul_fp_q4(a: Array, b: Array, b_shape: np.ndarray, *, blk_quant_type: int = 1) -> Array:
+    (inner, columns), (size, with_zero_point) = b_shape.tolist(), FP_Q4[blk_quant_type]
+    blocks = b.reshape([columns, -(-inner // size), -1])
+    scale, first = mx.view(blocks[..., :4], mx.float32), 4 + with_zero_point
+    # of every 32 elements the first 16 are in the low halves of the bytes
+    nibbles = blocks[..., first:].reshape([*blocks.shape[:2], size // 32, 1, 16])
+    shifts = mx.array(np.array([[0], [4]], np.uint8))
+    level = mx.bitwise_and(mx.right_shift(nibbles, shifts), mx.array(15, mx.uint8)).reshape([*blocks.shape[:2], size])
+    zero = blocks[..., 4:5].astype(mx.float32) if with_zero_point else 8.0
+    weights = ((level.astype(mx.float32) - zero) * scale).reshape([columns, -1])[:, :inner]
+    return mx.matmul(a, weights.T)

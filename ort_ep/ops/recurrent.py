@@ -283,7 +283,7 @@ def lstm_cells(
     b: Array | None,
     p: Array | None,
     input_forget: int,
-    plain: Sequence[Plain | Quantized],
+    plain: Sequence[Plain | Quantized] = (),
 ) -> Callable[[int], Direction]:
     """LSTM cells over any product with W and R; gates are ordered input, output, forget, cell."""
     functions = layer.functions()
@@ -306,7 +306,7 @@ def lstm_cells(
             memory = forget * memory + i * g(layer.clipped(c))
             return gate(o, peep_out, memory) * h(memory), memory
 
-        return with_bias(project(index), bias), cell, plain[index] if is_plain else None
+        return with_bias(project(index), bias), cell, plain[index] if plain and is_plain else None
 
     return build
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.dtypes import to_mlx
 from ort_ep.graph import Node
 from ort_ep.ops import precision
 from ort_ep.ops.microsoft_attention import only_plain
+from ort_ep.ops.packed import Packed
 from ort_ep.ops.precision import sigmoid, softplus, widen, widened
-from ort_ep.registry import MICROSOFT, SINGLES, op
+from ort_ep.registry import INT32, MICROSOFT, SINGLES, op
 
 GATED = ("gated", "gated_delta")
 DELTA = ("delta", "gated_delta")
@@ -235,3 +238,52 @@ def causal_convolution(
     )
     y = y if bias is None else y + bias[:, None]
     return (y if activation == "none" else y * sigmoid(y)), seen[:, :, seen.shape[2] - carried :]
+
+
+@op(
+    "VarlenCausalConvWithState",
+    domain=MICROSOFT,
+    dtypes={"x": SINGLES, "cumulative_sequence_length": INT32, "capture_count": INT32},
+    claim=only_plain({6: "kernel_delta", 7: "previous_mask"}, {}),
+)
+@widened
+def packed_causal_conv_with_state(
+    x: Array,
+    weight: Array,
+    cumulative_sequence_length: Array,
+    bias: Array | None = None,
+    initial_state: Array | None = None,
+    capture_count: Array | None = None,
+    kernel_delta: Array | None = None,
+    previous_mask: Array | None = None,
+    *,
+    activation: str = "none",
+    delta_offset: int = 0,
+    dilation: int = 1,
+    group_size: int = 1,
+    state_update_capacity: int = 0,
+    n_outputs: int,
+) -> tuple[Array, ...]:
+    if initial_state is None:
+        raise ValueError("VarlenCausalConvWithState needs its initial_state")
+    tokens = Packed(cumulative_sequence_length.astype(mx.int64), x.shape[0])
+    past, taps, requests = initial_state.swapaxes(1, 2), weight.shape[-1], tokens.requests
+    batch, carried, _ = past.shape
+    place = mx.arange(tokens.count) - mx.take(tokens.starts, requests)
+    y = sum(
+        (
+            tokens.rows(x, past, requests, place - (taps - 1 - tap) * dilation) * weight[:, 0, tap]
+            for tap in range(1, taps)
+        ),
+        tokens.rows(x, past, requests, place - (taps - 1) * dilation) * weight[:, 0, 0],
+    )
+    y = y if bias is None else y + bias
+    owners = mx.arange(batch)[:, None]
+    state = tokens.rows(x, past, owners, tokens.lengths[:, None] + mx.array(np.arange(-carried, 0)))
+    results = (y if activation == "none" else y * sigmoid(y), state.swapaxes(1, 2))
+    if capture_count is None or n_outputs < 3:
+        return results[:n_outputs]
+    slots = mx.array(np.arange(state_update_capacity))
+    used = slots < mx.minimum(capture_count, tokens.lengths)[:, None]
+    held = tokens.rows(x, past, owners, mx.broadcast_to(slots, used.shape))
+    return (*results, mx.where(used[..., None], held, mx.zeros_like(held)))
