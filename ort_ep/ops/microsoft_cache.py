@@ -245,7 +245,12 @@ def plain_pages(node: Node) -> str | None:
     return PLAIN_PAGES(node)
 
 
-@op("PagedAttention", domain=MICROSOFT, dtypes={"query": SINGLES, "block_table": INT32}, claim=plain_pages)
+@op(
+    "PagedAttention",
+    domain=MICROSOFT,
+    dtypes={"query": SINGLES, "key_cache": SINGLES, "value_cache": SINGLES, "block_table": INT32},
+    claim=plain_pages,
+)
 def paged_attention(
     query: Array,
     key: Array | None = None,

@@ -18,6 +18,7 @@ FAMILIES = (
     "learning",
     "microsoft",
     "microsoft_attention",
+    "microsoft_rare",
 )
 # Of ai.onnx what is not deprecated at opset 28, of ai.onnx.ml all names.
 TOTALS = {"": 201, "ai.onnx.ml": 19, "com.microsoft": 150}
