@@ -62,7 +62,7 @@ class Analyzer:
     def verdict(self, node: Node) -> Verdict:
         try:
             answer = self._translate(node, 0)
-            answer = answer if isinstance(answer, str) else _boundary_reason(node) or answer
+            answer = answer if isinstance(answer, str) else _boundary_reason(node) or _content_reason(node) or answer
         except Exception as error:  # a predicate's bug, or a function that onnx can't build, costs one node
             answer = f"deciding on it failed: {type(error).__name__}: {error}"
         return Verdict(node, reason=answer) if isinstance(answer, str) else Verdict(node, tuple(answer))
@@ -164,6 +164,14 @@ def _boundary_reason(node: Node) -> str | None:
     for value in (*node.reads, *node.outputs):
         if value is not None and value.is_container and value.flags & outside:
             return f"the {value.kind} {value.name!r} comes from or goes to outside the graph"
+    return None
+
+
+def _content_reason(node: Node) -> str | None:
+    """ORT leaves constants out of what it hands over at run time, so we need to have them: its own error is clearer."""
+    for value in node.reads:
+        if value.flags & Flags.CONSTANT and value.initializer is None:
+            return f"the constant {value.name!r} can't be read"
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,22 @@ def break_once(name: str) -> None:
 
     if REGISTRY.lookup("local", name, 1) is None:
         ort_ep.op(name, domain="local")(explode)
+
+
+def test_weights_in_a_file_that_is_too_short_are_named(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weights"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 32])],
+        [numpy_helper.from_array(np.ones((32, 32), np.float32), "weights")],
+    )
+    path = tmp_path / "m.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "w.bin").write_bytes(bytes(8))
+    with pytest.raises(Exception, match="weights.* out of bounds"):
+        ort_ep.InferenceSession(path)
 
 
 def test_failing_run_is_answered_by_the_cpu_provider(capfd: pytest.CaptureFixture[str]) -> None:
