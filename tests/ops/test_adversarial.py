@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent  # of handlers.py
 
 # Each line is a call that must raise; the program prints what did not, and its last word.
 PROGRAM = """
+import sys
+sys.path.append(sys.argv[1])
 import numpy as np
 import mlxc_py as mx
-from ort_ep.registry import REGISTRY
-
-REGISTRY.load()
+import handlers
 
 def ints(*values):
     return np.array(values, np.int64)
 
 def call(name, *inputs, **attributes):
-    function = REGISTRY.lookup("", name, 26).function
-    result = function(*inputs, **attributes)
-    mx.eval(*(value for value in (result if isinstance(result, tuple) else (result,)) if isinstance(value, mx.Array)))
+    handlers.call("", name, *inputs, **attributes)
 
 x = mx.array(np.arange(12, dtype=np.float32).reshape(3, 4))
 image = mx.zeros((1, 2, 5, 5))
@@ -80,7 +81,7 @@ for name, attempt in CASES.items():
     try:
         attempt()
     except Exception as error:
-        assert str(error), name
+        assert str(error) and not isinstance(error, (AttributeError, NameError)), (name, repr(error))
     else:
         print("no error:", name)
 print("alive after", len(CASES))
@@ -88,5 +89,6 @@ print("alive after", len(CASES))
 
 
 def test_every_impossible_call_is_an_error() -> None:
-    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-c", PROGRAM, str(FOLDER)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (run.returncode, run.stdout.splitlines()) == (0, ["alive after 49"]), run.stdout + run.stderr
