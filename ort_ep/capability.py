@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ MAX_DEPTH = 16
 HANDS_OVER_CAPTURES = 27
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Translation:
     """One handler call: what a claimed node becomes (several where the node is a function).
 
@@ -31,7 +31,7 @@ class Translation:
     bodies: Mapping[str, tuple[Translation, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Verdict:
     """The decision on one node: the calls that translate it, or the reason it stays on the CPU provider."""
 
@@ -51,9 +51,12 @@ class Analyzer:
     graph: Graph
     registry: Registry = REGISTRY
     device: str = "cpu"
+    _known: dict[Hashable, str | None] = field(default_factory=dict)
+    _has_containers: bool = False
 
     def __post_init__(self) -> None:
         self.registry.load()
+        self._has_containers = any(value.is_container for value in self.graph.values)
 
     def verdicts(self) -> list[Verdict]:
         """One verdict per node, in order."""
@@ -62,7 +65,9 @@ class Analyzer:
     def verdict(self, node: Node) -> Verdict:
         try:
             answer = self._translate(node, 0)
-            answer = answer if isinstance(answer, str) else _boundary_reason(node) or _content_reason(node) or answer
+            if not isinstance(answer, str):
+                boundary = _boundary_reason(node) if self._has_containers else None
+                answer = boundary or _content_reason(node) or answer
         except Exception as error:  # a predicate's bug, or a function that onnx can't build, costs one node
             answer = f"deciding on it failed: {type(error).__name__}: {error}"
         return Verdict(node, reason=answer) if isinstance(answer, str) else Verdict(node, tuple(answer))
@@ -82,6 +87,8 @@ class Analyzer:
         return self._translate_all(body, "function body", depth + 1)
 
     def _with_bodies(self, node: Node, handler: Handler, depth: int) -> list[Translation] | str:
+        if not node.bodies:
+            return [Translation(node, handler)]
         if not depth and 0 < self.graph.ort_version < HANDS_OVER_CAPTURES and _captures_more_than_inputs(node):
             return f"before 1.{HANDS_OVER_CAPTURES} ONNX Runtime does not hand over what bodies capture"
         bodies = {}
@@ -115,9 +122,17 @@ class Analyzer:
         return (
             _attribute_reason(node, handler)
             or _arity_reason(node, handler)
-            or self._type_reason(node, handler)
+            or self._known_type_reason(node, handler)
             or (handler.claim(node) if handler.claim else None)
         )
+
+    def _known_type_reason(self, node: Node, handler: Handler) -> str | None:
+        """The same for all nodes of a model that are alike."""
+        types = tuple([value and (value.kind, value.elem_type) for value in (*node.inputs, None, *node.outputs)])
+        key = (handler, node.op_type, node.since_version, node.domain, types)
+        if key not in self._known:
+            self._known[key] = self._type_reason(node, handler)
+        return self._known[key]
 
     def _type_reason(self, node: Node, handler: Handler) -> str | None:
         rule = _rule(handler, node)
@@ -180,14 +195,13 @@ def _attribute_reason(node: Node, handler: Handler) -> str | None:
     unreadable = node.unreadable - {"type"} if handler.containers else node.unreadable
     if unreadable:
         return f"attribute {min(unreadable)} can't be read"
-    if not handler.any_attribute:
+    if not handler.any_attribute and not node.attributes.keys() <= handler.attributes:
         for name in node.attributes.keys() - handler.attributes:
             if name in handler.parameters:
                 return f"attribute {name}: the handler takes it as an input; it must be keyword-only, behind a *"
             if not _is_default(node, name):
                 return f"attribute {name}={node.attributes[name]!r} is not supported"
-    missing = handler.required_attributes - node.attributes.keys() - node.bodies.keys()
-    if missing:
+    if missing := handler.required_attributes - node.attributes.keys() - node.bodies.keys():
         return f"attribute {min(missing)} is missing"
     return None
 

@@ -10,8 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntFlag
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,17 +19,14 @@ from ort_ep import dtypes
 Dim = int | str | None
 
 
-class Flags(IntFlag):
-    """What a value is to its graph (contract of the plugin's graph document)."""
+class Flags:
+    """What a value is to its graph (contract of the plugin's graph document). Plain numbers: an IntFlag's are slow."""
 
-    REQUIRED_INPUT = 1
-    OPTIONAL_INPUT = 2
-    OUTPUT = 4
-    CONSTANT = 8
-    OUTER = 16
-
-
-NONE = Flags(0)
+    REQUIRED_INPUT: Final = 1
+    OPTIONAL_INPUT: Final = 2
+    OUTPUT: Final = 4
+    CONSTANT: Final = 8
+    OUTER: Final = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +64,7 @@ class Value:
     kind: str = "unknown"
     elem_type: int | None = None
     shape: tuple[Dim, ...] | None = None
-    flags: Flags = NONE
+    flags: int = 0
     initializer: Initializer | None = None
 
     @property
@@ -250,7 +246,7 @@ _KINDS: Mapping[Any, str] = {2: "sequence", 3: "map", 4: "opaque", 5: "sparse_te
 
 def _value(index: int, row: Sequence[Any]) -> Value:
     name, kind, flags, *rest = row
-    value = Value(index, name, flags=Flags(flags))
+    value = Value(index, name, flags=flags)
     if isinstance(kind, dict):
         value.kind = _KINDS.get(kind["kind"], str(kind["kind"]))
     elif kind is not None:
@@ -266,34 +262,44 @@ def _value(index: int, row: Sequence[Any]) -> Value:
 def _node(position: int, row: Sequence[Any], values: Sequence[Value], opsets: Mapping[str, int]) -> Node:
     identity, name, op_type, domain, since_version, inputs, outputs, attributes, implicit, bodies = row
     domain = "" if domain == "ai.onnx" else domain
+    node = Node(
+        position,
+        name,
+        op_type,
+        domain,
+        since_version,
+        opsets.get(domain, since_version),
+        _trimmed(values, inputs),
+        _trimmed(values, outputs),
+        {},
+        id=identity,
+    )
+    if attributes:
+        node.attributes, node.unreadable = _attributes(attributes, {body[0] for body in bodies})
+    if implicit:
+        node.captured = {values[index].name: values[index] for index in implicit}
+    if bodies:
+        node.bodies = {attribute: _graph(body, opsets) for attribute, body in bodies}
+    return node
+
+
+def _attributes(rows: Sequence[Sequence[Any]], bodies: set[str]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The values of a node's attributes but its bodies, and the names of those that can't be read."""
     decoded: dict[str, Any] = {}
     unreadable = set()
-    body_names = {body[0] for body in bodies}
-    for attribute, kind, content in attributes:
-        if attribute in body_names:
+    for attribute, kind, content in rows:
+        if attribute in bodies:
             continue
         try:
             decoded[attribute] = _ATTRIBUTE_KINDS[kind](content)
         except (KeyError, TypeError):
             unreadable.add(attribute)
-    return Node(
-        position=position,
-        name=name,
-        op_type=op_type,
-        domain=domain,
-        since_version=since_version,
-        opset=opsets.get(domain, since_version),
-        inputs=_trimmed(values, inputs),
-        outputs=_trimmed(values, outputs),
-        attributes=decoded,
-        unreadable=frozenset(unreadable),
-        captured={values[index].name: values[index] for index in implicit},
-        bodies={attribute: _graph(body, opsets) for attribute, body in bodies},
-        id=identity,
-    )
+    return decoded, frozenset(unreadable)
 
 
 def _trimmed(values: Sequence[Value], indices: Sequence[int]) -> tuple[Value | None, ...]:
+    if -1 not in indices:
+        return tuple([values[index] for index in indices])
     found: list[Value | None] = [values[index] if index >= 0 else None for index in indices]
     while found and found[-1] is None:
         found.pop()

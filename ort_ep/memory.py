@@ -1,8 +1,12 @@
-"""Freed memory back to the system: what loading and closing a large model leaves in the C heap."""
+"""The process's memory while sessions are made: no garbage collections in vain, and freed heap back to the system."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -20,3 +24,31 @@ def give_back() -> None:
 @cache
 def _malloc_trim() -> Any:
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+_pausing = 0
+_pausing_lock = threading.Lock()
+
+
+@contextmanager
+def collections_paused() -> Iterator[None]:
+    """No garbage collection in the process inside: all that a plan is built from stays, so each would walk it in vain.
+
+    Nests, also over threads; one that the program has switched off stays so.
+    """
+    global _pausing
+    with _pausing_lock:
+        if not _pausing and not gc.isenabled():
+            ours = False
+        else:
+            ours = True
+            _pausing += 1
+            gc.disable()
+    try:
+        yield
+    finally:
+        if ours:
+            with _pausing_lock:
+                _pausing -= 1
+                if not _pausing:
+                    gc.enable()

@@ -33,7 +33,7 @@ def clusters(graph: Graph, claimed: Sequence[bool]) -> list[list[int]]:
 
 def settled(graph: Graph, claimed: Sequence[bool]) -> tuple[list[list[int]], dict[int, str]]:
     """Clusters between which only tensors pass, and the reason for every node that had to be given up for that."""
-    tied = _tied(graph.nodes)
+    tied = _tied(graph.nodes) if any(value.is_container for value in graph.values) else []
     kept = list(claimed)
     reasons: dict[int, str] = {}
     while True:

@@ -42,6 +42,9 @@ class Known(IntEnum):
     INPUT = 2
 
 
+_Args = tuple[tuple[int, Want] | None, ...]
+
+
 class _Mode(Enum):
     CONSTANT = 0
     FOLD = 1
@@ -93,6 +96,7 @@ class _Builder:
         self.known: dict[int, Known] = {}
         self.demanded: set[int] = set()  # slots that some call needs on the host
         self.modes: list[_Mode] = []
+        self.args: list[_Args] = []
         self.weights: dict[int, SharedInitializer] = {}
         self.prepared: dict[Hashable, _Prepared] = {}
         self.kept: list[Prepared] = []
@@ -152,7 +156,7 @@ class _Builder:
             level: Known | None = None
             if entry.bodies:
                 self._nested(entry)
-            elif slots and handler.pure and all(found is Known.CONSTANT for found in levels):
+            elif slots and handler.pure and levels.count(Known.CONSTANT) == len(levels):
                 level = Known.CONSTANT
             elif handler.host_result:
                 level = Known.SHAPE
@@ -184,7 +188,8 @@ class _Builder:
 
     def _modes(self) -> None:
         """How each call runs, in one pass backward: what is needed on the host is computed there where it can be."""
-        modes = []
+        modes: list[_Mode] = []
+        args: list[_Args] = []
         for entry in reversed(self.calls):
             handler, node = entry.handler, entry.node
             outs = [self.slot(value) for value in node.outputs if value is not None]
@@ -198,29 +203,30 @@ class _Builder:
                 from_shapes = self.known[outs[0]] is Known.SHAPE
                 if self.demanded.intersection(outs) or (from_shapes and (small or handler.host_step)):
                     mode = _Mode.FOLD
-            if mode is not _Mode.CONSTANT:
-                wants = self._wants(entry, mode)
-                self.demanded |= {arg[0] for arg in wants if arg and arg[1] is Want.HOST}
             modes.append(mode)
-        self.modes = modes[::-1]
+            args.append(self._wants(entry, mode))
+            if mode is not _Mode.CONSTANT:
+                self.demanded.update(arg[0] for arg in args[-1] if arg and arg[1] is Want.HOST)
+        self.modes, self.args = modes[::-1], args[::-1]
 
-    def _wants(self, entry: Translation, mode: _Mode) -> tuple[tuple[int, Want] | None, ...]:
+    def _wants(self, entry: Translation, mode: _Mode) -> _Args:
+        return tuple(
+            None if value is None else self._want(entry, mode, index, value)
+            for index, value in enumerate(entry.node.inputs)
+        ) + self._captures(entry)
+
+    def _want(self, entry: Translation, mode: _Mode, index: int, value: Value) -> tuple[int, Want]:
         handler = entry.handler
+        if mode is _Mode.FOLD or handler.wants_host(index):
+            return self.slot(value), Want.HOST
+        if mode is _Mode.DEVICE and handler.prepare and (ready := self._ready(entry, index)) is not None:
+            return ready, Want.EITHER
+        return self.slot(value), Want.EITHER if handler.host_result else _free_want(value)
 
-        def arg(index: int, value: Value) -> tuple[int, Want]:
-            ready = self._ready(entry, index) if mode is _Mode.DEVICE else None
-            return (self.slot(value), want(index, value)) if ready is None else (ready, Want.EITHER)
-
-        def want(index: int, value: Value) -> Want:
-            if mode is _Mode.FOLD or handler.wants_host(index):
-                return Want.HOST
-            return Want.EITHER if handler.host_result else _free_want(value)
-
-        explicit = tuple(None if value is None else arg(index, value) for index, value in enumerate(entry.node.inputs))
-        return explicit + self._captures(entry)
-
-    def _captures(self, entry: Translation) -> tuple[tuple[int, Want] | None, ...]:
+    def _captures(self, entry: Translation) -> _Args:
         """What the bodies capture, None for what none of them uses."""
+        if not entry.node.captured:
+            return ()
         on_host: set[int] = set()
         used: set[int] = set()
         for body in self.bodies.get(id(entry), {}).values():
@@ -236,21 +242,29 @@ class _Builder:
             for place, value in enumerate(entry.node.implicit)
         )
 
-    def _step(self, entry: Translation, mode: _Mode) -> Step:
+    def _step(self, entry: Translation, mode: _Mode, args: _Args) -> Step:
         node, handler = entry.node, entry.handler
         function = handler.fold if mode is _Mode.FOLD and handler.fold else handler.function
         keywords = {k: v for k, v in node.attributes.items() if k in handler.attributes or handler.any_attribute}
-        offered = {"n_outputs": node.n_outputs, "node": node, "opset": node.opset}
-        keywords |= {name: value for name, value in offered.items() if name in handler.injected}
+        if handler.injected:
+            offered = {"n_outputs": node.n_outputs, "node": node, "opset": node.opset}
+            keywords |= {name: value for name, value in offered.items() if name in handler.injected}
         results = node.outputs[: node.n_outputs]
         outs = tuple(-1 if value is None else self.slot(value) for value in results)
-        if mode is not _Mode.FOLD and (late := list(self._late(entry, mode))):
+        if mode is not _Mode.FOLD and handler.prepare and (late := list(self._late(entry, mode))):
             function = partial(_prepare_and_call, late, function)
-        step = Step(node, function, self._wants(entry, mode), keywords, outs, tuple(map(_host_dtype, results)))
-        step.bodies = self.bodies.get(id(entry), {})
-        step.explicit = len(node.inputs)
-        step.traceable = mode is _Mode.FOLD or _traceable(entry, step.bodies)
-        return step
+        bodies = self.bodies.get(id(entry), {})
+        return Step(
+            node,
+            function,
+            args,
+            keywords,
+            outs,
+            tuple(map(_host_dtype, results)),
+            traceable=mode is _Mode.FOLD or _traceable(entry, bodies),
+            bodies=bodies,
+            explicit=len(node.inputs),
+        )
 
     # ------------------------------------------------------------ prepared inputs
     def _ready(self, entry: Translation, index: int) -> int | None:
@@ -302,11 +316,11 @@ class _Builder:
 
     def _prepare_computed(self, frame: Frame, outputs: set[int]) -> None:
         """What is prepared from computed constants; these are let go of as soon as nothing else uses them."""
-        calls = zip(self.calls, self.modes, strict=True)
-        used = outputs | {
-            arg[0] for entry, mode in calls if mode is not _Mode.CONSTANT for arg in self._wants(entry, mode) if arg
-        }
         left = [item for item in self.prepared.values() if frame.values[item.slot] is None]
+        if not left:
+            return
+        at_run_time = (args for mode, args in zip(self.modes, self.args, strict=True) if mode is not _Mode.CONSTANT)
+        used = outputs | {arg[0] for args in at_run_time for arg in args if arg}
         while left:
             item = left.pop()
             self._add_constants(frame, [None if slot is None else (slot, Want.DEVICE) for slot in item.slots])
@@ -323,12 +337,10 @@ class _Builder:
     def _shared(self) -> dict[int, SharedInitializer]:
         """Interned leaves of the weights that some call takes on the device, by slot; outer ones as their owner's."""
         wanted = {}
-        for entry, mode in zip(self.calls, self.modes, strict=True):
-            for arg in self._wants(entry, mode):
-                value = self.values[arg[0]] if arg and arg[1] is Want.DEVICE else None
-                owner = self._owner(value) if value else None
-                if arg and owner and owner.constant and not owner.flags & Flags.OUTER:
-                    wanted[arg[0]] = owner.constant
+        for slot in {arg[0] for args in self.args for arg in args if arg and arg[1] is Want.DEVICE}:
+            owner = self._owner(self.values[slot])
+            if owner.constant and not owner.flags & Flags.OUTER:
+                wanted[slot] = owner.constant
         return shared(wanted, self.graph.model_path)
 
     def _share_computed(self, frame: Frame) -> None:
@@ -353,7 +365,8 @@ class _Builder:
     def _constant_call(self, frame: Frame, entry: Translation) -> None:
         slots = [self.slot(value) for value in entry.node.inputs if value is not None]
         small = all(self._size(frame, slot) <= _FOLD_LIMIT for slot in slots)
-        step = self._step(entry, _Mode.FOLD if entry.handler.fold and small else _Mode.CONSTANT)
+        mode = _Mode.FOLD if entry.handler.fold and small else _Mode.CONSTANT
+        step = self._step(entry, mode, self._wants(entry, mode))
         self._add_constants(frame, step.args)
         for slot in (arg[0] for arg in step.args if arg and arg[1] is Want.HOST):
             self._to_host(frame, slot)
@@ -385,10 +398,10 @@ class _Builder:
     def _segments(self, frame: Frame) -> list[Segment]:
         segments = [Segment()]
         on_host = _filled(frame) | {slot for slot in self.demanded if self.known.get(slot) is not None}
-        for entry, mode in zip(self.calls, self.modes, strict=True):
+        for entry, mode, args in zip(self.calls, self.modes, self.args, strict=True):
             if mode is _Mode.CONSTANT:
                 continue
-            step = self._step(entry, mode)
+            step = self._step(entry, mode, args)
             self._add_constants(frame, step.args)
             needed = {arg[0] for arg in step.args if arg and arg[1] is Want.HOST}
             missing = {slot for slot in needed - on_host if frame.values[slot] is None}
@@ -435,7 +448,7 @@ def _traceable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
     handler, node = entry.handler, entry.node
     if not handler.pure or handler.host_step:
         return False
-    if any(value is not None and value.is_container for value in (*node.reads, *node.outputs)):
+    if (handler.containers or bodies) and any(v is not None and v.is_container for v in (*node.reads, *node.outputs)):
         return False
     return not bodies or _unrollable(entry, bodies)
 
@@ -499,8 +512,7 @@ def _free_want(value: Value) -> Want:
     """The form in which a call takes a value that it does not ask for on the host."""
     if value.is_container:
         return Want.EITHER
-    row = dtypes.ELEM_TYPES.get(value.elem_type or 0)
-    return Want.DEVICE if row is not None and row.mlx else Want.HOST  # MLX can't hold it: numpy carries it
+    return Want.DEVICE if value.elem_type in dtypes.OF_MLX else Want.HOST  # MLX can't hold it: numpy carries it
 
 
 def _drop_unused(frame: Frame, segments: Sequence[Segment], keep: set[int]) -> None:

@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from ort_ep import dtypes
-from ort_ep.graph import NONE, Dim, Flags, Graph, Initializer, Node, Value
+from ort_ep.graph import Dim, Flags, Graph, Initializer, Node, Value
 
 Scope = dict[str, Value | None]
 Opsets = Mapping[str, int]
@@ -63,7 +63,7 @@ def from_graph(
         else:
             value.flags |= Flags.CONSTANT
     for info in proto.value_info:
-        reader.typed(info.name, info.type, NONE)
+        reader.typed(info.name, info.type, 0)
     for info in proto.output:
         reader.typed(info.name, info.type, Flags.OUTPUT)
     reader.read(proto.node)
@@ -106,7 +106,7 @@ class Reader:
             self.scope[name] = value
         return value
 
-    def typed(self, name: str, proto: TypeProto, flags: Flags) -> Value:
+    def typed(self, name: str, proto: TypeProto, flags: int) -> Value:
         value = self.define(name)
         value.flags |= flags
         describe(value, proto)

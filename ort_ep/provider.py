@@ -73,7 +73,8 @@ class Provider:
     def get_capability(self, document: bytes) -> list[list[int]]:
         """Positions of the nodes to fuse, by cluster. Idempotent: ORT asks again after each of its own rewrites."""
         try:
-            return self._claim(graphs.parse(document))
+            with memory.collections_paused():
+                return self._claim(graphs.parse(document))
         except Exception as error:
             # ORT would swallow this into a silent CPU session
             if self._options.strict or self._options.on_compute_error == "raise":
@@ -120,7 +121,8 @@ class Provider:
                 raise error
             finally:
                 del error
-        return [self._compile(graphs.parse(text), name) for text, name in zip(documents, names, strict=True)]
+        with memory.collections_paused():
+            return [self._compile(graphs.parse(text), name) for text, name in zip(documents, names, strict=True)]
 
     def _compile(self, graph: Graph, name: str) -> Compute:
         graph.name = name

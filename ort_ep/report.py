@@ -95,11 +95,11 @@ class RunReport:
             self.evaluating_ns += evaluating_ns
 
 
-def _placed(nodes: Iterable[Node], parent: str) -> list[NodeReport]:
-    """The nodes and those in their bodies, all on MLX."""
+def _placed(nodes: Iterable[Node], parent: str) -> list[tuple[str, str, str, str, str]]:
+    """The fields of a NodeReport for the nodes and those in their bodies, all on MLX."""
     rows = []
     for node in nodes:
-        rows.append(NodeReport(node.name, node.op_type, node.domain, parent=parent))
+        rows.append((node.name, node.op_type, node.domain, "", parent))
         for body in node.bodies.values():
             rows += _placed(body.nodes, node.op_type)
     return rows
@@ -113,7 +113,7 @@ class ClaimReport:
     failures: list[str] = field(default_factory=list)
     compile: CompileReport = field(default_factory=CompileReport)
     runs: RunReport = field(default_factory=RunReport)
-    _mlx: list[NodeReport] = field(default_factory=list)
+    _mlx: list[tuple[str, str, str, str, str]] = field(default_factory=list)
     _cpu: dict[tuple[str, ...], list[NodeReport]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -121,7 +121,7 @@ class ClaimReport:
     def nodes(self) -> list[NodeReport]:
         """Every node, those on MLX first."""
         with self._lock:
-            return [*self._mlx, *(node for nodes in self._cpu.values() for node in nodes)]
+            return [*(NodeReport(*row) for row in self._mlx), *(node for nodes in self._cpu.values() for node in nodes)]
 
     @property
     def mlx_nodes(self) -> int:
