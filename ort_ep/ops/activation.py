@@ -27,7 +27,7 @@ def prelu(x: Array, slope: Array) -> Array:
     return mx.where(x < 0, slope * x, x)
 
 
-@op("ThresholdedRelu", since=10, dtypes=FLOATS)
+@op("ThresholdedRelu", since=1, dtypes=FLOATS)
 @widened
 def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
     return mx.where(x > alpha, x, mx.zeros_like(x))

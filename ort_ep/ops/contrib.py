@@ -87,6 +87,7 @@ def fused_gemm(
     activation: str = "",
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
+    activation_gamma: float | None = None,
     **factors: Unpack[Factors],
 ) -> Array:
     return activated(gemm(a, b, c, **factors), activation, activation_alpha, activation_beta)

@@ -33,6 +33,13 @@ def range_(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarra
     return (start + delta * np.arange(count).astype(start.dtype)).astype(start.dtype).reshape(count)
 
 
+@op("Range", since=27, host=("start", "limit", "delta"), dtypes=NUMERIC, fold=True)
+def range_27(start: np.ndarray, limit: np.ndarray, delta: np.ndarray, *, stash_type: int = 1) -> np.ndarray:
+    if stash_type != 1 or start.dtype.itemsize != 2 or start.dtype.kind in "iu":
+        return range_(start, limit, delta)
+    return range_(*(value.astype(np.float32) for value in (start, limit, delta))).astype(start.dtype)
+
+
 @op(
     "MelWeightMatrix",
     since=17,

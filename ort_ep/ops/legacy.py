@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
+import numpy as np
+
 import mlxc_py as mx
 from mlxc_py import Array
 from mlxc_py.cpu_primitives import Packed
 from ort_ep.graph import Node
 from ort_ep.ops import activation, arithmetic, logic, matmul, norm, pool
+from ort_ep.ops import shape as shapes
 from ort_ep.ops.axes import axis_of
+from ort_ep.ops.precision import widened
 from ort_ep.registry import BOOL, FLOATS, NUMERIC, op
 
 Binary = Callable[[Array, Array], Array]
@@ -65,6 +69,18 @@ def gemm(
     **factors: Unpack[matmul.Factors],
 ) -> Array:
     return matmul.gemm(a, b, c, **factors)
+
+
+@op("Reshape", since=1, dtypes=FLOATS)
+def reshape(data: Array, *, shape: Sequence[int] = (), consumed_inputs: Sequence[int] = ()) -> Array | np.ndarray:
+    return shapes.reshape(data, np.array(shape, np.int64))
+
+
+@op("MeanVarianceNormalization", since=1, dtypes=FLOATS)
+@widened
+def mean_variance_normalization(x: Array, *, across_channels: int = 0, normalize_variance: int = 1) -> Array:
+    axes = [axis for axis in range(x.ndim) if axis != 1 or across_channels]
+    return norm.standardised(x, axes, 1e-9)[0] if normalize_variance else x - mx.mean(x, axes, keepdims=True)
 
 
 @op("AveragePool", since=1, dtypes=FLOATS)

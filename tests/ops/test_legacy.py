@@ -51,3 +51,15 @@ def test_training_is_declined(check: Check, draw: Draw, reasons: Callable[..., l
     assert "training" in reasons("BatchNormalization", x, one, one, one, one, opset=6)[0]
     check("Dropout", x, expect=x, opset=6, is_test=1)
     assert "training" in reasons("Dropout", x, opset=6)[0]
+
+
+def test_shapes_and_statistics_by_attributes(check: Check, draw: Draw) -> None:
+    x = draw(np.float32, 2, 3, 4, 5)
+    check("Reshape", x, expect=x.reshape(2, 12, 5), opset=4, shape=[0, -1, 5])
+    check("ThresholdedRelu", x, expect=np.where(x > 0.5, x, 0), opset=7, alpha=0.5)
+    for axes in ((0, 2, 3), (0, 1, 2, 3)):
+        centred = x - x.mean(axes, keepdims=True)
+        across = {"across_channels": int(1 in axes), "opset": 8}
+        normal = centred / x.std(axes, keepdims=True)
+        check("MeanVarianceNormalization", x, expect=normal, rtol=1e-5, **across)
+        check("MeanVarianceNormalization", x, expect=centred, rtol=1e-5, normalize_variance=0, **across)
