@@ -249,7 +249,7 @@ def test_weights_in_a_file_that_is_too_short_are_named(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     (tmp_path / "w.bin").write_bytes(bytes(8))
-    with pytest.raises(Exception, match="weights.* out of bounds"):
+    with pytest.raises(Exception, match=r"weights.* out of bounds"):
         ort_ep.InferenceSession(path)
 
 
