@@ -95,8 +95,7 @@ def prepared(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
             results.append(known or next(fresh))
             if key is not None:
                 _made[key] = results[-1]
-    if recipes:
-        mx.clear_cache()  # MLX keeps the memory of the weights that were prepared for its next arrays
+        mx.clear_cache()  # where MLX has put the memory of the weights that this batch has replaced
     return results
 
 

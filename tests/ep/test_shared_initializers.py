@@ -42,7 +42,8 @@ def weights(seed: int = 0, count: int = 2048) -> bytes:
 def test_equal_bytes_dtype_and_shape_are_one_object() -> None:
     first = si.own(weights(), FLOAT, [2048])
     assert si.own(bytearray(weights()), FLOAT, (2048,)) is first
-    assert si.own(np.frombuffer(weights(), np.float32), FLOAT, np.array([2048])) is first
+    dims: Any = np.array([2048])
+    assert si.own(np.frombuffer(weights(), np.float32), FLOAT, dims) is first
 
 
 def test_other_dtype_shape_or_content_is_another_object() -> None:
@@ -137,7 +138,8 @@ def test_no_view_can_be_written_through() -> None:
     with pytest.raises(TypeError):
         view[0] = 1
     array = np.frombuffer(view, np.uint8)
-    for exposed in (array, view.obj):
+    exposures: tuple[Any, ...] = (array, view.obj)
+    for exposed in exposures:
         with pytest.raises(ValueError, match=r"read-only|WRITEABLE"):
             exposed[0] = 1
         with pytest.raises(ValueError, match="WRITEABLE"):
@@ -202,6 +204,14 @@ def test_index_is_per_thread_and_the_owner_is_one() -> None:
         assert theirs is not None
         assert theirs.owner is mine.owner
         assert theirs.array.address == mine.array.address
+
+
+def test_evaluated_leaf_is_usable_from_any_thread() -> None:
+    leaf = si.get(si.InitData.of(si.own(weights(), FLOAT, [2048])), [2048])
+    assert leaf is not None
+    with ThreadPoolExecutor(1) as pool:
+        doubled = pool.submit(lambda: np.array(leaf.array + leaf.array)).result()
+    np.testing.assert_array_equal(doubled, 2 * np.frombuffer(weights(), np.float32))
 
 
 def test_failed_evaluation_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,6 +297,25 @@ def test_derived_is_off_with_either_switch(monkeypatch: pytest.MonkeyPatch, swit
     assert si.get_derived(bytes(4092), [1023], FLOAT) is None
     monkeypatch.setenv(switch, "")
     assert si.get_derived(weights(), [2048], FLOAT) is None
+
+
+def test_derived_array_gives_its_memory() -> None:
+    made = mx.array(np.frombuffer(weights(), np.float32)) * 2
+    made.eval()
+    first = si.get_derived(made, [32, 64], FLOAT)
+    assert first is not None
+    assert first.array.address == made.address
+    assert si.get_derived(np.frombuffer(weights(), np.float32) * 2, [32, 64], FLOAT) is first
+    again = mx.array(np.frombuffer(weights(), np.float32)) * 2
+    again.eval()
+    assert si.get_derived(again, [32, 64], FLOAT) is first
+
+
+def test_derived_array_must_fit() -> None:
+    made = mx.zeros([2048])
+    made.eval()
+    with pytest.raises(ValueError, match=r"8192 bytes.*float32.*\[2049\].*supply"):
+        si.get_derived(made, [2049], FLOAT)
 
 
 # ---- files
@@ -487,14 +516,68 @@ def test_the_options_give_each_session_its_own() -> None:
     assert 11 * 16384 <= ten < 12 * 16384 + rounding
 
 
+def live_buffers() -> list[si.HostBuffer]:
+    with si._lock:
+        return [buffer for key in si._buffers._entries for buffer in si._buffers.live(key)]
+
+
+def test_defaults_of_graph_inputs_never_enter() -> None:
+    model = onnx.load_from_string(weight_model())
+    for name in ("w", "v"):
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, FLOAT, [64, 64]))
+    session = ort_ep.InferenceSession(model.SerializeToString())
+    assert live_buffers() == []
+    x = np.ones((64, 64), np.float32)
+    replaced = session.run(None, {"x": x, "w": 2 * x, "v": np.zeros_like(x)})[0]
+    np.testing.assert_array_equal(replaced, np.zeros_like(x))
+
+
+@pytest.mark.parametrize("op_type", ["Mul", "MatMul"])
+def test_replaceable_values_of_outer_graphs_never_enter(without: Callable[[str], None], op_type: str) -> None:
+    without("If")  # its bodies are offered by themselves, capturing what a run may replace
+    graph = onnx.parser.parse_graph(f"""g (float[64,64] x, bool c) => (float[64,64] z) {{
+        z = If (c) <then_branch = t () => (float[64,64] a) {{ p = {op_type}(x, w) a = Exp(p) }},
+                    else_branch = e () => (float[64,64] b) {{ q = {op_type}(x, w) b = Tanh(q) }}>
+    }}""")
+    w = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    graph.input.append(onnx.helper.make_tensor_value_info("w", FLOAT, w.shape))
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    session = ort_ep.InferenceSession(model)
+    assert any(node.on_mlx for node in ort_ep.claim_report(session).nodes)
+    assert live_buffers() == []
+    feeds = {"x": np.full((64, 64), 0.01, np.float32), "c": np.array(True)}
+    cpu = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for given in (feeds, feeds | {"w": w[::-1].copy()}):
+        np.testing.assert_allclose(session.run(None, given)[0], cpu.run(None, given)[0], rtol=1e-4)
+
+
+def test_constants_of_a_claimed_if_are_shared_with_its_bodies() -> None:
+    graph = onnx.parser.parse_graph("""g (float[64,64] x, bool c) => (float[64,64] z) {
+        y = Mul(x, w)
+        z = If (c) <then_branch = t () => (float[64,64] a) { a = Add(y, w) },
+                    else_branch = e () => (float[64,64] b) { b = Sub(y, w) }>
+    }""")
+    w = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    gc.collect()
+    before = mx.get_active_memory()
+    session = ort_ep.InferenceSession(model, strict=True)
+    x = np.ones((64, 64), np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x, "c": np.array(False)})[0], np.zeros_like(x))
+    assert mx.get_active_memory() - before < 1.1 * w.nbytes
+
+
 def test_the_last_session_frees_the_weights() -> None:
     _, sessions = sessions_memory(3)
     held = mx.get_active_memory()
     sessions.clear()
     gc.collect()
     assert mx.get_active_memory() <= held - 2 * 16384
-    with si._lock:
-        assert not any(si._buffers.live(key) for key in si._buffers._entries)
+    assert live_buffers() == []
 
 
 # ---- processes
