@@ -285,8 +285,7 @@ def convolution(
         y = ops.zeros((x.shape[0], *window[:3]), float32, stream=stream)
         return y if bias is None else ops.add(y, bias, stream=stream)
     arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
-    compute = _own("mlxc_py_cpu_convolution", **arrays, **_WINDOW, activation="int", p="float", q="float")
-    return compute(x, w.blocks, bias, window, -1, 0.0, 0.0, on(stream))
+    return _own("mlxc_py_cpu_convolution", **arrays, **_WINDOW)(x, w.blocks, bias, window, on(stream))
 
 
 def _window(

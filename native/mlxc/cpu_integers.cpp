@@ -83,28 +83,40 @@ class WindowSums {
 
 // Inputs: image, packed weights, the image's zero point, for each output channel the weights' sum, and maybe their zero
 // points.
-class CpuIntegerConvolution : public CpuPrimitive {
+class CpuIntegerConvolution : public CpuWindowed {
  public:
-  CpuIntegerConvolution(mx::Stream stream, const Window& window) : CpuPrimitive(stream), window_(window) {}
+  using CpuWindowed::CpuWindowed;
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     out.set_data(mx::allocator::malloc(out.nbytes()));
     if (!out.size()) return;
     auto& encoder = mx::cpu::get_command_encoder(stream());
-    Window w = window_;
-    auto image = bytes(inputs[0], w, encoder);
-    const bool is_signed = inputs[0].dtype() == mx::int8;
-    encoder.dispatch([image, w, each = window_.channels / window_.groups, batch = out.shape(0), weights = inputs[1].data<int8_t>(), zero = inputs[2].data<uint8_t>(),
-                      moved = is_signed ? 0x80 : 0, sums = inputs[3].data<int32_t>(),
-                      zeros = inputs.size() > 4 ? inputs[4].data<int32_t>() : nullptr, target = out.data<int32_t>()] {
-      run(image, batch, w, each, weights, *zero ^ moved, sums, zeros, target);
+    Run run{};
+    run.window = window_;
+    run.image = bytes(inputs[0], run.window, encoder);
+    run.batch = inputs[0].shape(0);
+    run.each = window_.channels / window_.groups;
+    run.weights = inputs[1].data<int8_t>();
+    run.sums = inputs[3].data<int32_t>();
+    run.zeros = inputs_ > 4 ? inputs[4].data<int32_t>() : nullptr;
+    encoder.dispatch([run, zero = inputs[2].data<uint8_t>(), moved = inputs[0].dtype() == mx::int8 ? 0x80 : 0,
+                      out = out.data<int32_t>(), after = after_, others = others(inputs, encoder)] {
+      if (after.empty()) return run.all(*zero ^ moved, out, [](int32_t*, int) {});
+      const auto& table = kernels::chosen();
+      const int channels = run.window.out_channels;
+      Loop loop(after, channels, others);
+      run.all(*zero ^ moved, out, [&](int32_t* to, int n) {
+        auto made = reinterpret_cast<float*>(to);
+        table.floats(to, made, size_t(n) * channels);
+        loop.rows(made, (to - out) / channels, n);
+      });
     });
   }
 
-  const char* name() const override { return "CpuIntegerConvolution"; }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return same(window_, static_cast<const CpuIntegerConvolution&>(other).window_);
+  std::shared_ptr<CpuPrimitive> followed_by(std::vector<Operation> operations) override {
+    return std::make_shared<CpuIntegerConvolution>(stream(), window_, inputs_, std::move(operations));
   }
+  const char* name() const override { return "CpuIntegerConvolution"; }
 
  private:
   static const uint8_t* bytes(const mx::array& x, Window& w, mx::cpu::CommandEncoder& encoder) {
@@ -125,30 +137,37 @@ class CpuIntegerConvolution : public CpuPrimitive {
   }
 
   // The sum of (x - zero) * (w - z) is that of x * w, less that of w times zero, less that of x - zero times z.
-  // `each`: the channels of a group that are there.
-  static void run(
-      const uint8_t* images, int batch, const Window& w, int each, const int8_t* weights, int zero, const int32_t* sums,
-      const int32_t* zeros, int32_t* out) {
-    const int made = w.out_channels / w.groups, padded = (made + kernels::block - 1) / kernels::block * kernels::block;
-    const int32_t all_zeros = w.kernel_height * w.kernel_width * each * zero;
-    std::vector<int32_t> start(size_t(w.groups) * padded), z(zeros ? start.size() : 0);
-    for (int o = 0; o < w.out_channels; ++o) {
-      const size_t at = size_t(o / made) * padded + o % made;
-      start[at] = (zeros ? all_zeros * zeros[o] : 0) - zero * sums[o];
-      if (zeros) z[at] = zeros[o];
-    }
-    std::optional<WindowSums> windows;
-    if (zeros) windows.emplace(images, batch, w, each * zero);
-    std::vector<int32_t> seen_sums(size_t(w.groups) * kernels::seen_sums);
-    const kernels::Starts starts{start.data(), zeros ? z.data() : nullptr, seen_sums.data()};
-    const auto convolve = kernels::chosen().convolve_bytes;
-    each_chunk(images, out, batch, w, uint8_t(zero), [&](kernels::SeenBytes seen, int32_t* to, int n) {
-      if (windows) windows->fill(seen, seen_sums.data(), n);
-      convolve(seen, weights, starts, to, n, w);
-    });
-  }
+  struct Run {
+    Window window;
+    const uint8_t* image;
+    int batch, each; // the channels of a group that are there
+    const int8_t* weights;
+    const int32_t *sums, *zeros;
 
-  Window window_;
+    // after(the first of some pixels, how many): what is done next with them
+    template <class After>
+    void all(int zero, int32_t* out, After after) const {
+      const auto& w = window;
+      const int made = w.out_channels / w.groups, padded = (made + kernels::block - 1) / kernels::block * kernels::block;
+      const int32_t all_zeros = w.kernel_height * w.kernel_width * each * zero;
+      std::vector<int32_t> start(size_t(w.groups) * padded), z(zeros ? start.size() : 0);
+      for (int o = 0; o < w.out_channels; ++o) {
+        const size_t at = size_t(o / made) * padded + o % made;
+        start[at] = (zeros ? all_zeros * zeros[o] : 0) - zero * sums[o];
+        if (zeros) z[at] = zeros[o];
+      }
+      std::optional<WindowSums> windows;
+      if (zeros) windows.emplace(image, batch, w, each * zero);
+      std::vector<int32_t> seen_sums(size_t(w.groups) * kernels::seen_sums);
+      const kernels::Starts starts{start.data(), zeros ? z.data() : nullptr, seen_sums.data()};
+      const auto convolve = kernels::chosen().convolve_bytes;
+      each_chunk(image, out, batch, w, uint8_t(zero), [&](kernels::SeenBytes seen, int32_t* to, int n) {
+        if (windows) windows->fill(seen, seen_sums.data(), n);
+        convolve(seen, weights, starts, to, n, w);
+        after(to, n);
+      });
+    }
+  };
 };
 
 // Inputs: float32. Outputs: levels, scale, zero point.
@@ -213,8 +232,8 @@ mx::array integer_convolution(
   std::vector<mx::array> inputs{x, mx::contiguous(weights, false, stream), zero, mx::contiguous(sums, false, stream)};
   if (zeros) inputs.push_back(mx::contiguous(*zeros, false, stream));
   return mx::array(
-      {x.shape(0), w.out_height, w.out_width, w.out_channels}, mx::int32, std::make_shared<CpuIntegerConvolution>(stream, w),
-      std::move(inputs));
+      {x.shape(0), w.out_height, w.out_width, w.out_channels}, mx::int32,
+      std::make_shared<CpuIntegerConvolution>(stream, w, inputs.size(), std::vector<Operation>{}), inputs);
 }
 
 std::vector<mx::array> dynamically_quantized(const mx::array& x, mx::Stream stream) {

@@ -71,10 +71,9 @@ namespace {
 
 using kernels::Window;
 
-class CpuConvolution : public CpuPrimitive {
+class CpuConvolution : public CpuWindowed {
  public:
-  CpuConvolution(mx::Stream stream, const Window& window, int activation, float p, float q)
-      : CpuPrimitive(stream), window_(window), activation_(activation), p_(p), q_(q) {}
+  using CpuWindowed::CpuWindowed;
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     out.set_data(mx::allocator::malloc(out.nbytes()));
@@ -82,28 +81,23 @@ class CpuConvolution : public CpuPrimitive {
     auto& encoder = mx::cpu::get_command_encoder(stream());
     auto image = dense(inputs[0], encoder);
     auto weights = dense(inputs[1], encoder);
-    auto bias = inputs.size() > 2 ? dense(inputs[2], encoder) : nullptr;
+    auto bias = inputs_ > 2 ? dense(inputs[2], encoder) : nullptr;
     const auto& table = kernels::chosen();
     auto convolve = inputs[1].ndim() == 2 ? table.depthwise : table.convolve;
-    auto map = activation_ < 0 ? nullptr : table.unary[activation_][kernels::float32];
-    encoder.dispatch([=, target = out.data<float>(), batch = out.shape(0), w = window_, p = p_, q = q_] {
+    encoder.dispatch([=, target = out.data<float>(), batch = inputs[0].shape(0), w = window_, after = after_,
+                      others = others(inputs, encoder)] {
+      Loop loop(after, w.out_channels, others);
       each_chunk(image, target, batch, w, 0.0f, [&](kernels::Seen seen, float* to, int n) {
         convolve(seen, weights, bias, to, n, w);
-        if (map) map(to, to, size_t(n) * w.out_channels, p, q);
+        if (!after.empty()) loop.rows(to, (to - target) / w.out_channels, n);
       });
     });
   }
 
-  const char* name() const override { return "CpuConvolution"; }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& o = static_cast<const CpuConvolution&>(other);
-    return same(window_, o.window_) && activation_ == o.activation_ && p_ == o.p_ && q_ == o.q_;
+  std::shared_ptr<CpuPrimitive> followed_by(std::vector<Operation> operations) override {
+    return std::make_shared<CpuConvolution>(stream(), window_, inputs_, std::move(operations));
   }
-
- private:
-  Window window_;
-  int activation_;
-  float p_, q_;
+  const char* name() const override { return "CpuConvolution"; }
 };
 
 class CpuPool : public CpuPrimitive {
@@ -143,13 +137,9 @@ mx::array convolution(
     const std::optional<mx::array>& bias,
     const int* numbers,
     size_t n,
-    int activation,
-    float p,
-    float q,
     mx::Stream stream) {
   const Window w = window_of(x, numbers, n);
   if (x.dtype() != mx::float32) bad_argument("float32 is needed");
-  if (activation >= kernels::n_unary) bad_argument("no such kind of function");
   if (w.channels % w.groups || w.out_channels % w.groups) bad_argument("the groups do not divide the channels");
   const int kernel = w.kernel_height * w.kernel_width, made = w.out_channels / w.groups;
   const bool each = weights.ndim() == 2;
@@ -164,7 +154,7 @@ mx::array convolution(
   if (bias) inputs.push_back(*bias);
   return mx::array(
       {x.shape(0), w.out_height, w.out_width, w.out_channels}, mx::float32,
-      std::make_shared<CpuConvolution>(stream, w, activation, p, q), std::move(inputs));
+      std::make_shared<CpuConvolution>(stream, w, inputs.size(), std::vector<Operation>{}), inputs);
 }
 
 mx::array pooled(const mx::array& x, const int* numbers, size_t n, bool maximum, float scale, mx::Stream stream) {
@@ -187,13 +177,10 @@ int mlxc_py_cpu_convolution(
     mlx_array bias,
     const int* window,
     size_t window_num,
-    int activation,
-    float p,
-    float q,
     mlx_stream s)
     MLXC_TRY(put(
         res,
-        convolution(c_ref(x), c_ref(weights), c_opt(bias), window, window_num, activation, p, q, cpu_stream(s)));)
+        convolution(c_ref(x), c_ref(weights), c_opt(bias), window, window_num, cpu_stream(s)));)
 
 int mlxc_py_cpu_pool(
     mlx_array* res, mlx_array x, const int* window, size_t window_num, bool maximum, float scale, mlx_stream s)

@@ -1,7 +1,7 @@
 // What primitives with windows that slide over an image share.
 #pragma once
 
-#include "cpu_primitives.hpp"
+#include "elementwise.hpp"
 
 namespace mlxc {
 
@@ -26,5 +26,33 @@ void each_chunk(const In* images, Out* out, int batch, const kernels::Window& w,
       out += size_t(n) * w.out_channels;
     }
 }
+
+// A primitive that makes a chunk of pixels at a time, and may do elementwise work on each while it is in the cache.
+class CpuWindowed : public CpuPrimitive {
+ public:
+  CpuWindowed(mx::Stream stream, const kernels::Window& window, size_t inputs, std::vector<Operation> after)
+      : CpuPrimitive(stream), window_(window), inputs_(inputs), after_(std::move(after)) {}
+
+  // The same with such work: on its result, as float32, and further inputs of one element, as many as a pixel has, or as
+  // many as the result has.
+  virtual std::shared_ptr<CpuPrimitive> followed_by(std::vector<Operation> operations) = 0;
+
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& o = static_cast<const CpuWindowed&>(other);
+    return same(window_, o.window_) && std::equal(after_.begin(), after_.end(), o.after_.begin(), o.after_.end(), alike);
+  }
+
+ protected:
+  std::vector<std::pair<const float*, size_t>> others(
+      const std::vector<mx::array>& inputs, mx::cpu::CommandEncoder& encoder) const {
+    std::vector<std::pair<const float*, size_t>> found;
+    for (size_t i = inputs_; i < inputs.size(); ++i) found.emplace_back(dense(inputs[i], encoder), inputs[i].size());
+    return found;
+  }
+
+  const kernels::Window window_;
+  const size_t inputs_; // without those of what comes after
+  const std::vector<Operation> after_;
+};
 
 } // namespace mlxc

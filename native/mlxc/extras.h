@@ -88,8 +88,8 @@ MLXC_API int mlxc_py_cpu_unary(mlx_array* res, mlx_array a, int kind, float p, f
 /* Softmax over the last axis, summed in float32 or better; the same types and limits. */
 MLXC_API int mlxc_py_cpu_softmax(mlx_array* res, mlx_array a, mlx_stream s);
 
-/* Convolution of float32 [batch, height, width, channels] with a bias (may be empty) for each output channel and one of
- * the functions above on the result (activation < 0: none), in one pass and without a copy of the windows.
+/* Convolution of float32 [batch, height, width, channels] with a bias (may be empty) for each output channel, in one pass
+ * and without a copy of the windows.
  * `window` is 12 numbers: output height, width and channels; kernel height, width; strides; dilations; padding before
  * (top, left); groups. Positions outside the image are zeros.
  * Weights are [groups, blocks, kernel height * width * channels / groups, 16]: output channels of a group in blocks of
@@ -101,9 +101,6 @@ MLXC_API int mlxc_py_cpu_convolution(
     mlx_array bias,
     const int* window,
     size_t window_num,
-    int activation,
-    float p,
-    float q,
     mlx_stream s);
 
 /* The maximum, or `scale` times the sum, of each window; positions outside the image do not count. */

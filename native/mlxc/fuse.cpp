@@ -5,189 +5,14 @@
 #include <numeric>
 #include <set>
 
-#include "cpu_primitives.hpp"
+#include "cpu_windows.hpp"
 
 namespace mlxc {
 
 namespace {
 
-constexpr int block_size = 1024; // floats that every operation of a group is done on before the next block
 constexpr size_t most_operations = 32;
 constexpr size_t most_inputs = 24;
-
-// On registers: first the group's inputs, then one for each operation before. b < 0: a function of a alone.
-struct Operation {
-  int kind;
-  float p, q;
-  int a, b;
-};
-
-bool alike(const Operation& x, const Operation& y) {
-  return x.kind == y.kind && x.p == y.p && x.q == y.q && x.a == y.a && x.b == y.b;
-}
-
-// A tensor's place in memory as the loops see it: rows and columns below some outer axes.
-struct Operand {
-  const float* data;
-  mx::Strides outer;
-  int64_t row, column;
-  bool scalar() const {
-    return !row && !column && std::all_of(outer.begin(), outer.end(), [](auto step) { return !step; });
-  }
-};
-
-// Axes that are walked in one stride by every operand become one; axes of size 1 go.
-void collapse(mx::Shape& shape, std::vector<mx::Strides>& strides) {
-  mx::Shape sizes;
-  std::vector<mx::Strides> steps(strides.size());
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    if (shape[axis] == 1) continue;
-    bool joins = !sizes.empty();
-    for (size_t i = 0; joins && i < strides.size(); ++i) joins = steps[i].back() == strides[i][axis] * shape[axis];
-    if (joins) {
-      sizes.back() *= shape[axis];
-      for (size_t i = 0; i < strides.size(); ++i) steps[i].back() = strides[i][axis];
-    } else {
-      sizes.push_back(shape[axis]);
-      for (size_t i = 0; i < strides.size(); ++i) steps[i].push_back(strides[i][axis]);
-    }
-  }
-  shape = std::move(sizes);
-  strides = std::move(steps);
-}
-
-class Loop {
- public:
-  Loop(const std::vector<Operation>& operations, mx::Shape shape, std::vector<mx::Strides> strides,
-       const std::vector<const float*>& data, float* out)
-      : operations_(operations), out_(out) {
-    collapse(shape, strides);
-    columns_ = shape.empty() ? 1 : shape.back();
-    rows_ = shape.size() < 2 ? 1 : shape[shape.size() - 2];
-    const size_t outer = shape.size() < 2 ? 0 : shape.size() - 2;
-    outer_ = mx::Shape(shape.begin(), shape.begin() + outer);
-    for (size_t i = 0; i < data.size(); ++i) {
-      const auto& s = strides[i];
-      operands_.push_back({data[i], mx::Strides(s.begin(), s.begin() + outer), s.size() < 2 ? 0 : s[outer],
-                           s.empty() ? 0 : s.back()});
-    }
-    plan();
-  }
-
-  void run() {
-    std::vector<int> at(outer_.size(), 0);
-    std::vector<const float*> base;
-    for (const auto& operand : operands_) base.push_back(operand.data);
-    for (;;) {
-      plane(base);
-      int axis = int(outer_.size()) - 1;
-      for (; axis >= 0; --axis) {
-        for (size_t i = 0; i < base.size(); ++i) base[i] += operands_[i].outer[axis];
-        if (++at[axis] < outer_[axis]) break;
-        for (size_t i = 0; i < base.size(); ++i) base[i] -= operands_[i].outer[axis] * outer_[axis];
-        at[axis] = 0;
-      }
-      if (axis < 0) return;
-    }
-  }
-
- private:
-  // Which inputs are used as scalars, and where intermediate results lie: as few buffers as their lives allow.
-  void plan() {
-    const size_t n = operands_.size();
-    filled_.assign(n, false);
-    std::vector<bool> scalar(n);
-    for (size_t i = 0; i < n; ++i) scalar[i] = operands_[i].scalar();
-    auto is_scalar = [&](int reg) { return reg >= 0 && size_t(reg) < n && scalar[reg]; };
-    std::vector<size_t> last(n + operations_.size(), 0);
-    for (size_t i = 0; i < operations_.size(); ++i) {
-      const auto& o = operations_[i];
-      if (is_scalar(o.a) && (o.b < 0 || is_scalar(o.b))) filled_[o.a] = true;
-      last[o.a] = i;
-      if (o.b >= 0) last[o.b] = i;
-    }
-    buffer_.assign(n + operations_.size(), -1);
-    scalar_.assign(n, false);
-    int buffers = 0;
-    for (size_t i = 0; i < n; ++i) {
-      scalar_[i] = scalar[i] && !filled_[i];
-      if (!scalar_[i]) buffer_[i] = buffers++;
-    }
-    std::vector<int> free;
-    for (size_t i = 0; i + 1 < operations_.size(); ++i) {
-      for (int reg : std::set<int>{operations_[i].a, operations_[i].b})
-        if (reg >= int(n) && last[reg] == i) free.push_back(buffer_[reg]);
-      if (free.empty()) free.push_back(buffers++);
-      buffer_[n + i] = free.back();
-      free.pop_back();
-    }
-    memory_.resize(size_t(buffers) * block_size);
-    cached_.assign(n, nullptr);
-  }
-
-  float* buffer(int reg) { return memory_.data() + size_t(buffer_[reg]) * block_size; }
-
-  void plane(const std::vector<const float*>& base) {
-    std::vector<const float*> seen(operands_.size());
-    const int64_t in_block = std::max<int64_t>(1, block_size / columns_);
-    for (int64_t row = 0; row < rows_; row += in_block) {
-      const int64_t rows = std::min(in_block, rows_ - row);
-      for (int64_t column = 0; column < columns_; column += block_size) {
-        const int64_t columns = std::min<int64_t>(block_size, columns_ - column);
-        for (size_t i = 0; i < operands_.size(); ++i)
-          seen[i] = operand(int(i), base[i] + row * operands_[i].row + column * operands_[i].column, rows, columns);
-        compute(seen, size_t(rows * columns));
-        out_ += rows * columns;
-      }
-    }
-  }
-
-  // `rows` times `columns` elements side by side: where they lie, or a copy.
-  const float* operand(int i, const float* from, int64_t rows, int64_t columns) {
-    const auto& o = operands_[i];
-    if (scalar_[i] || (o.column == 1 && (rows == 1 || o.row == columns))) return from;
-    // what is the same for every row is copied once, as often as a block may need it
-    const bool repeats = !o.row && (!o.column || columns == columns_);
-    float* const to = buffer(i);
-    if (repeats && cached_[i] == from) return to;
-    cached_[i] = repeats ? from : nullptr;
-    if (repeats && !o.column) {
-      std::fill_n(to, block_size, *from);
-      return to;
-    }
-    const int64_t copies = repeats ? std::max<int64_t>(1, block_size / columns) : rows;
-    for (int64_t row = 0; row < copies; ++row)
-      for (int64_t c = 0; c < columns; ++c) to[row * columns + c] = from[row * o.row + c * o.column];
-    return to;
-  }
-
-  void compute(const std::vector<const float*>& seen, size_t n) {
-    const auto& table = kernels::chosen();
-    const int inputs = int(operands_.size());
-    auto read = [&](int reg) { return reg < inputs ? seen[reg] : buffer(reg); };
-    auto is_scalar = [&](int reg) { return reg < inputs && scalar_[reg]; };
-    for (size_t i = 0; i < operations_.size(); ++i) {
-      const auto& o = operations_[i];
-      float* to = i + 1 == operations_.size() ? out_ : buffer(inputs + int(i));
-      if (o.b < 0) {
-        table.unary[o.kind][kernels::float32](read(o.a), to, n, o.p, o.q);
-        continue;
-      }
-      const auto operands = is_scalar(o.a) ? kernels::scalar_first : is_scalar(o.b) ? kernels::scalar_second : kernels::both;
-      table.binary[o.kind][kernels::float32][operands](read(o.a), read(o.b), to, n);
-    }
-  }
-
-  const std::vector<Operation>& operations_;
-  std::vector<Operand> operands_;
-  mx::Shape outer_;
-  int64_t rows_ = 1, columns_ = 1;
-  std::vector<bool> scalar_, filled_;
-  std::vector<int> buffer_;
-  std::vector<float> memory_;
-  std::vector<const float*> cached_;
-  float* out_;
-};
 
 template <class Sequence>
 Sequence permuted(const Sequence& values, const std::vector<int>& order) {
@@ -245,6 +70,7 @@ class CpuFused : public CpuPrimitive {
     });
   }
 
+  const std::vector<Operation>& operations() const { return *operations_; }
   const char* name() const override { return "CpuFused"; }
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& theirs = *static_cast<const CpuFused&>(other).operations_;
@@ -260,6 +86,13 @@ class CpuFused : public CpuPrimitive {
   std::shared_ptr<const std::vector<Operation>> operations_;
 };
 
+// Another shape for elements that stay in order.
+const std::set<std::string> reshapes{"Reshape", "Squeeze", "ExpandDims", "Flatten", "Unflatten"};
+
+int64_t elements(const mx::Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t(1), std::multiplies<>());
+}
+
 const std::map<std::string, kernels::Binary> binaries{
     {"Add", kernels::add},         {"Subtract", kernels::subtract}, {"Multiply", kernels::multiply},
     {"Divide", kernels::divide},   {"Maximum", kernels::maximum},   {"Minimum", kernels::minimum},
@@ -268,8 +101,9 @@ const std::map<std::string, kernels::Binary> binaries{
 
 class Fuser {
  public:
-  Fuser(std::vector<TapeNode> nodes, size_t inputs, std::vector<int>& outputs)
-      : nodes_(std::move(nodes)), inputs_(inputs), outputs_(outputs) {
+  Fuser(
+      std::vector<TapeNode> nodes, const std::vector<mx::Shape>& inputs, const Arrays& constants, std::vector<int>& outputs)
+      : nodes_(std::move(nodes)), inputs_(inputs.size()), given_(inputs), constants_(constants), outputs_(outputs) {
     for (size_t i = 0; i < nodes_.size(); ++i)
       for (size_t k = 0; k < nodes_[i].shapes.size(); ++k) producer_.push_back(int(i));
     readers_.resize(inputs_ + producer_.size());
@@ -349,8 +183,68 @@ class Fuser {
     return node >= 0 && nodes_[node].primitive->name() == std::string("Broadcast") ? nodes_[node].inputs[0] : slot;
   }
 
+  const mx::Shape& slot_shape(int slot) const {
+    if (slot < 0) return constants_[-1 - slot].shape();
+    return slot < int(inputs_) ? given_[slot] : nodes_[producer(slot)].shapes[slot - first_[producer(slot)]];
+  }
+
+  // The convolution that makes a slot, which nobody else reads; in between there may be another shape, or the conversion
+  // from integers. -1: there is none.
+  int convolution_of(int slot) const {
+    for (;;) {
+      const int node = producer(slot);
+      if (node < 0) return -1;
+      const auto& n = nodes_[node];
+      if (dynamic_cast<const CpuWindowed*>(n.primitive.get())) return node;
+      const std::string name = n.primitive->name();
+      const bool converts = name == "AsType" && n.dtypes[0] == mx::float32;
+      if (!converts && !reshapes.count(name)) return -1;
+      slot = n.inputs[0];
+      if (slot < int(inputs_) || readers_[slot].size() != 1) return -1;
+      const auto dtype = nodes_[producer(slot)].dtypes[slot - first_[producer(slot)]];
+      if (dtype != mx::float32 && dtype != mx::int32) return -1;
+    }
+  }
+
+  // Whether a group's values lie like pixels of a convolution, and whether another operand does or repeats for each.
+  bool lies_alike(int convolution, int root) const {
+    const auto &made = shape(convolution), &wanted = shape(root);
+    return !wanted.empty() && made.back() == wanted.back() && elements(made) == elements(wanted) &&
+           nodes_[convolution].primitive->stream() == nodes_[root].primitive->stream();
+  }
+  bool fits(int slot, int root) const {
+    const auto &given = slot_shape(slot), &wanted = shape(root);
+    const int64_t size = elements(given);
+    return size == 1 || given == wanted || (size == wanted.back() && given.back() == wanted.back());
+  }
+
+  // A group as part of the convolution that makes one of its inputs, if there is one.
+  std::optional<TapeNode> joined(const std::set<int>& group, int root, const TapeNode& alone) const {
+    for (size_t k = 0; k < alone.inputs.size(); ++k) {
+      const int slot = alone.inputs[k];
+      const int node = convolution_of(slot);
+      if (node < 0 || !lies_alike(node, root) || slot_shape(slot) != shape(root)) continue;
+      const auto& readers = readers_[slot];
+      if (!std::all_of(readers.begin(), readers.end(), [&](int reader) { return group.count(reader); })) continue;
+      auto others = alone.inputs;
+      others.erase(others.begin() + k);
+      if (!std::all_of(others.begin(), others.end(), [&](int other) { return fits(other, root); })) continue;
+      // registers as the convolution counts them: its own result is the first
+      auto operations = static_cast<const CpuFused&>(*alone.primitive).operations();
+      auto renamed = [&](int reg) { return reg > int(k) ? reg : reg == int(k) ? 0 : reg + 1; };
+      for (auto& o : operations) {
+        o.a = renamed(o.a);
+        if (o.b >= 0) o.b = renamed(o.b);
+      }
+      auto& convolution = static_cast<CpuWindowed&>(*nodes_[node].primitive);
+      TapeNode made{convolution.followed_by(std::move(operations)), alone.shapes, alone.dtypes, nodes_[node].inputs};
+      made.inputs.insert(made.inputs.end(), others.begin(), others.end());
+      return made;
+    }
+    return {};
+  }
+
   TapeNode merged(const std::set<int>& group, int root) const {
-    if (group.size() == 1 && dynamic_cast<const CpuPrimitive*>(nodes_[root].primitive.get())) return nodes_[root];
     TapeNode node{nullptr, nodes_[root].shapes, nodes_[root].dtypes, {}};
     std::map<int, int> registers; // by slot
     for (int member : group)
@@ -370,7 +264,9 @@ class Fuser {
       operations.push_back(o);
     }
     node.primitive = std::make_shared<CpuFused>(nodes_[root].primitive->stream(), std::move(operations));
-    return node;
+    if (auto found = joined(group, root, node)) return *found;
+    const bool alone = group.size() == 1 && dynamic_cast<const CpuPrimitive*>(nodes_[root].primitive.get());
+    return alone ? nodes_[root] : node;
   }
 
   // Without nodes that nobody reads, slots counted again.
@@ -398,6 +294,8 @@ class Fuser {
 
   std::vector<TapeNode> nodes_;
   const size_t inputs_;
+  const std::vector<mx::Shape>& given_;
+  const Arrays& constants_;
   std::vector<int>& outputs_;
   std::vector<int> producer_;             // node of each slot after the inputs
   std::vector<int> first_;                // first slot of each node
@@ -407,8 +305,8 @@ class Fuser {
 } // namespace
 
 std::vector<TapeNode> fused(
-    std::vector<TapeNode> nodes, size_t inputs, std::vector<int>& outputs) {
-  return Fuser(std::move(nodes), inputs, outputs).run();
+    std::vector<TapeNode> nodes, const std::vector<mx::Shape>& inputs, const Arrays& constants, std::vector<int>& outputs) {
+  return Fuser(std::move(nodes), inputs, constants, outputs).run();
 }
 
 } // namespace mlxc

@@ -204,7 +204,9 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
   }
   for (const auto& out : outputs) outputs_.push_back(slot_of(out));
   slot_ = {};
-  nodes_ = fused(std::move(nodes_), inputs_.size(), outputs_);
+  std::vector<mx::Shape> shapes;
+  for (const auto& [shape, dtype] : inputs_) shapes.push_back(shape);
+  nodes_ = fused(std::move(nodes_), shapes, constants_, outputs_);
   slots_ = inputs_.size();
   for (const auto& node : nodes_) slots_ += node.shapes.size();
 }

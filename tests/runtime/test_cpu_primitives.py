@@ -432,11 +432,11 @@ def test_bad_windows_are_errors(
     window: tuple[int, ...], weights: tuple[int, ...], bias: tuple[int, ...] | None
 ) -> None:
     arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
-    compute = cpu._own("mlxc_py_cpu_convolution", **arrays, **cpu._WINDOW, activation="int", p="float", q="float")
-    good = compute(mx.ones((1, 4, 4, 3)), mx.ones((1, 1, 3, 16)), mx.ones((16,)), WINDOW, -1, 0.0, 0.0)
+    compute = cpu._own("mlxc_py_cpu_convolution", **arrays, **cpu._WINDOW)
+    good = compute(mx.ones((1, 4, 4, 3)), mx.ones((1, 1, 3, 16)), mx.ones((16,)), WINDOW)
     assert np.array(good).tolist() == np.full((1, 4, 4, 16), 4.0).tolist()
     with pytest.raises(mx.MLXError):
-        compute(mx.ones((1, 4, 4, 3)), mx.ones(weights), None if bias is None else mx.ones(bias), window, -1, 0.0, 0.0)
+        compute(mx.ones((1, 4, 4, 3)), mx.ones(weights), None if bias is None else mx.ones(bias), window)
 
 
 def test_kernels_that_do_not_fit() -> None:
@@ -445,14 +445,6 @@ def test_kernels_that_do_not_fit() -> None:
         cpu.convolution(mx.ones((1, 2, 2, 4)), mx.ones((16, 3, 3, 2)), **given, groups=2)
     with pytest.raises(mx.MLXError, match="instruction set"):
         cpu.use_isa("altivec")
-
-
-def test_an_activation_in_the_same_pass(isa: str) -> None:
-    arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
-    compute = cpu._own("mlxc_py_cpu_convolution", **arrays, **cpu._WINDOW, activation="int", p="float", q="float")
-    x = mx.array(np.random.default_rng(15).normal(size=(1, 4, 4, 3)).astype(np.float32))
-    plain, active = (compute(x, mx.ones((1, 1, 3, 16)), None, WINDOW, kind, 0.0, 0.0) for kind in (-1, cpu._TANH))
-    np.testing.assert_array_equal(np.array(active), np.array(cpu.tanh(plain)))
 
 
 # ---------------------------------------------------------------- graphs and threads

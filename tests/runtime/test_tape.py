@@ -303,6 +303,51 @@ def test_arithmetic_on_any_shape(shape: tuple[int, ...]) -> None:
     same(build, floats(14, *shape), turned)
 
 
+POINT: dict[str, Any] = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
+
+
+@pytest.mark.skipif(primitives.isa() in (None, "baseline"), reason="convolutions are MLX's")
+@pytest.mark.parametrize("channels", [1, 3, 40, 1100])
+def test_arithmetic_after_a_convolution_becomes_part_of_it(channels: int) -> None:
+    w, bias, other = floats(15, channels, 1, 1, 3), floats(16, channels), floats(17, channels, 1, 1, 3)
+
+    def build(x: mx.Array, residual: mx.Array) -> list[mx.Array]:
+        y, z = primitives.convolution(x, w, bias, **POINT), primitives.convolution(x, other, **POINT)
+        return [mx.maximum(primitives.silu(y) * y * bias + residual * 2 + z, 0)]
+
+    turned = floats(18, 2, channels, 9, 10).transpose(0, 2, 3, 1)
+    made = same(build, floats(19, 2, 9, 10, 3), turned)
+    assert (made.count("CpuConvolution"), made.count("CpuFused")) == (2, 0)
+
+
+@pytest.mark.skipif(primitives.isa() in (None, "baseline"), reason="convolutions are MLX's")
+def test_what_does_not_lie_like_a_convolution_stays_beside_it() -> None:
+    w = floats(20, 8, 1, 1, 3)
+
+    def build(x: mx.Array, column: mx.Array, large: mx.Array) -> list[mx.Array]:
+        rows = primitives.convolution(x, w, **POINT) * column  # another operand, for each row of pixels
+        larger = primitives.convolution(x, w, **POINT) * 2 + large  # a result of another shape
+        read = primitives.convolution(x, w, **POINT)  # by others, too
+        return [rows, larger, read * 2, mx.sum(read)]
+
+    made = same(build, floats(21, 1, 4, 5, 3), floats(22, 4, 1, 1), floats(23, 2, 4, 5, 8))
+    assert made.count("CpuConvolution") == 3
+
+
+@pytest.mark.skipif(primitives.isa() in (None, "baseline"), reason="convolutions are MLX's")
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3)])
+def test_arithmetic_after_products(lead: tuple[int, ...]) -> None:
+    b, bias = floats(24, 12, 20), floats(25, 20)
+    levels = (b * 40).astype(mx.int8)
+
+    def build(a: mx.Array) -> list[mx.Array]:
+        bytes_, scale, zero = primitives.dynamic_quantize(a)
+        total = primitives.integer_matmul(bytes_, levels, zero).astype(mx.float32)
+        return [mx.maximum(total * (scale * 0.025) + bias, 0), primitives.matmul(a, b) * 3 + bias]
+
+    same(build, floats(26, *lead, 12))
+
+
 def test_not_a_number_stays() -> None:
     x = mx.array([np.nan, 1.0, -np.inf, np.inf, -0.0])
     same(lambda a: [mx.maximum(a, 0) + 1, mx.minimum(0 * a + 1, a), mx.maximum(0.5 * a, a) * 2], x)
