@@ -27,6 +27,7 @@ from ort_ep.shared_initializers import (
     sharing_enabled,
     views_enabled,
 )
+from ort_ep.streams import evaluate
 
 BATCH_BYTES: Final = 16 << 20
 """Weights that are prepared at a time: each is in memory twice until its prepared form replaces it."""
@@ -130,7 +131,7 @@ def _carried_out(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
     wanted = {id(item): item for recipe in recipes for item in recipe.inputs if item is not None}
     leaves = shared(wanted, model_path)
     arrays = {key: leaves[key].array if key in leaves else constant(item) for key, item in wanted.items()}
-    mx.eval(*arrays.values())
+    evaluate(arrays.values())
     results = [
         recipe.make(*(None if item is None else arrays[id(item)] for item in recipe.inputs)) for recipe in recipes
     ]
@@ -140,7 +141,7 @@ def _carried_out(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
 def kept(results: Sequence[Any], leaves: Iterable[SharedInitializer] = ()) -> list[Prepared]:
     """Results of recipes evaluated and shared by content; a view of one of the leaves keeps that."""
     contiguous = [_mapped(mx.contiguous, result) for result in results]
-    mx.eval(*(array for result in contiguous for array in _arrays(result)))
+    evaluate(array for result in contiguous for array in _arrays(result))
     owners = list(leaves)
     made = []
     for result in contiguous:
@@ -174,7 +175,7 @@ def derived(array: mx.Array, elem_type: int) -> SharedInitializer | None:
     if array.nbytes < MIN_SHARED_BYTES or not (sharing_enabled() and views_enabled()):
         return None
     array = mx.contiguous(array)
-    mx.eval(array)
+    evaluate([array])
     return get_derived(array, array.shape, elem_type)
 
 

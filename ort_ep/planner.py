@@ -25,6 +25,7 @@ from ort_ep.graph import Flags, Graph, Value
 from ort_ep.plan import Body, Frame, Plan, Port, Segment, Slot, Step, Want
 from ort_ep.registry import BOOL, INTS, Preparation
 from ort_ep.shared_initializers import SharedInitializer
+from ort_ep.streams import evaluate
 
 # Loops of more iterations, or of more nodes altogether, are driven one iteration after the other.
 MAX_TRIPS = 16
@@ -119,7 +120,7 @@ class _Builder:
         _drop_unused(frame, segments, keep={port.slot for port in outputs})
         self._share_computed(frame)
         _free_after_last_use(segments, keep={port.slot for port in outputs} | _filled(frame))
-        mx.eval(*(value for value in (*frame.values, *frame.twins.values()) if isinstance(value, mx.Array)))
+        evaluate(value for value in (*frame.values, *frame.twins.values()) if isinstance(value, mx.Array))
         return Plan(
             name=self.graph.name,
             inputs=tuple(ports),
@@ -325,7 +326,7 @@ class _Builder:
             item = left.pop()
             self._add_constants(frame, [None if slot is None else (slot, Want.DEVICE) for slot in item.slots])
             arrays = [None if slot is None else frame.device(slot) for slot in item.slots]
-            mx.eval(*(array for array in arrays if array is not None))
+            evaluate(array for array in arrays if array is not None)
             (done,) = kept([item.make(*arrays)])
             frame.values[item.slot] = done.result
             self.kept.append(done)
@@ -419,7 +420,7 @@ class _Builder:
 
     def _to_host(self, frame: Frame, slot: int) -> None:
         if not isinstance(frame.values[slot], np.ndarray) and slot not in frame.twins:
-            mx.eval(frame.values[slot])
+            evaluate([frame.values[slot]])
             frame.sync([slot])
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 import mlxc_py as mx
 from ort_ep import dtypes
+from ort_ep.streams import evaluate
 
 MIN_SHARED_BYTES = 4096
 """Smaller initializers are always private copies: an index entry would cost more than it saves."""
@@ -383,7 +384,7 @@ class _Claim:
         shape = _storage_shape(self.source.nbytes)
         if isinstance(self.source, ArraySource):
             self.mine = mx.reshape(mx.view(mx.reshape(self.source.array, [-1]), mx.uint8), shape)
-            mx.eval(self.mine)
+            evaluate([self.mine])
         else:
             self.mine, self.unread = mx.uninitialized(shape, mx.uint8)
 
@@ -447,7 +448,7 @@ def _view(owner: HostBuffer, dtype: mx.Dtype, shape: Sequence[int]) -> SharedIni
     for shared in index.live(key):
         return shared
     array = mx.reshape(mx.view(owner.array, dtype), dims)
-    mx.eval(array)
+    evaluate([array])
     shared = SharedInitializer(array, owner)
     index.add(key, shared)
     return shared

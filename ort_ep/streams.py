@@ -63,11 +63,13 @@ class StreamPool:
     @contextmanager
     def lease(self) -> Iterator[PooledStream]:
         """A stream for one run; operators built inside on this thread go to it."""
-        pooled = self.take()
+        pooled, before = self.take(), getattr(_here, "leased", None)
+        _here.leased = pooled
         try:
             with mx.stream(pooled.stream):
                 yield pooled
         finally:
+            _here.leased = before
             self.give(pooled)
 
     def take(self) -> PooledStream:
@@ -89,6 +91,18 @@ class StreamPool:
         """The end of a run on a stream."""
         with self._lock:
             pooled.users -= 1
+
+
+_here = threading.local()  # `leased`: the stream of this thread's innermost lease
+
+
+def evaluate(arrays: Iterable[mx.Array]) -> None:
+    """Evaluate as the stream that this thread has leased does; without one, as mx.eval."""
+    pooled: PooledStream | None = getattr(_here, "leased", None)
+    if pooled is None:
+        mx.eval(*arrays)
+    else:
+        pooled.evaluate(arrays)
 
 
 _beside_gpu: mx.Stream | None = None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mlxc_py as mx
 import ort_ep
-from ort_ep import constants
+from ort_ep import constants, streams
 from ort_ep import shared_initializers as si
 from ort_ep.plan import Plan
 from ort_ep.registry import Registry
@@ -352,3 +354,36 @@ def test_sessions_of_one_external_file_read_it_once(
     sessions.append(ort_ep.InferenceSession(path, strict=True))
     x = np.ones((2, SIDE), np.float32)
     np.testing.assert_allclose(sessions[1].run(None, {"x": x})[0], x @ square(), rtol=1e-4, atol=1e-4)
+
+
+def test_threads_that_make_sessions_at_once_share_and_agree() -> None:
+    model, feeds, nbytes = convolutions()
+    expected = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    gc.collect()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    barrier = threading.Barrier(8)
+
+    def make(_: int) -> onnxruntime.InferenceSession:
+        barrier.wait()
+        session = ort_ep.InferenceSession(model, strict=True)
+        np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-3, atol=1e-3)
+        return session
+
+    with ThreadPoolExecutor(8) as pool:
+        sessions = list(pool.map(make, range(8)))
+    gc.collect()
+    mx.clear_cache()
+    assert len(sessions) == 8
+    # the two weights under 4096 bytes are each session's own
+    assert mx.get_active_memory() - before <= nbytes + 8 * 4096
+
+
+def test_evaluations_while_building_hold_the_lock_of_the_leased_stream(toy: Registry, planned: Planned) -> None:
+    before = streams.spent.evaluating
+    with streams.pool("cpu").lease():
+        planned(one_node("MatMul", "xw", {"w": square(5)}), counting(toy, []))
+    assert streams.spent.evaluating > before
+    counted = streams.spent.evaluating
+    streams.evaluate([mx.ones([2]) * 3])  # without a lease there is no such stream
+    assert streams.spent.evaluating == counted
