@@ -7,8 +7,6 @@ stream, shapes, dtypes, and the values of what handlers read on the host.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -25,6 +23,7 @@ from ort_ep.options import OptionError, Options
 from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want, arrays
 from ort_ep.report import CompileReport
 from ort_ep.streams import PooledStream
+from ort_ep.traces import Instead, Key, Traces
 
 # Host values beyond this are data, not shapes: a trace that depends on them would serve one run only.
 MAX_KEY_BYTES: Final = 16384
@@ -112,19 +111,6 @@ class _EmptyArrayError(Exception):
 
 
 @dataclass(slots=True)
-class _Eager:
-    """In place of a trace: this key could not be traced."""
-
-
-@dataclass(slots=True)
-class _Once:
-    """In place of a trace: this key has come once, and most keys of a loop whose state grows never come again."""
-
-
-_Cache = OrderedDict[Hashable, "_Trace | _Eager | _Once"]
-
-
-@dataclass(slots=True)
 class _Stage:
     segment: Segment
     traced: bool
@@ -149,18 +135,17 @@ class CompiledEngine:
     ) -> None:
         """`warn` gets the reason why a key of a stage runs eagerly, once for each reason.
 
-        patient: a key is traced when it comes for the second time.
+        patient: no key is traced before it comes for the second time, as in a loop whose state grows.
         """
         self._plan: Plan | None = plan
         self._recorder = recorder
-        self._limit = limit
         self._report = report
         self._warn = warn
-        self._stages: list[tuple[_Stage, _Cache]] = [(stage, OrderedDict()) for stage in _stages(plan)]
+        self._stages: list[tuple[_Stage, Traces[_Trace]]] = [
+            (stage, Traces(limit, patient=patient)) for stage in _stages(plan)
+        ]
         self._direct_inputs = _direct_inputs(plan, [stage for stage, _ in self._stages])
-        self._patient = patient
         self._bodies = Bodies(lambda body: CompiledEngine(body, recorder, limit, report, warn, patient=True))
-        self._lock = threading.Lock()
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
         plan = self._plan
@@ -168,11 +153,11 @@ class CompiledEngine:
             raise RuntimeError(PLAN_CLOSED)
         frame = plan.frame(inputs)
         finals: dict[int, mx.Array] = {}
-        for stage, cache in self._stages:
+        for stage, traces in self._stages:
             if stage.segment.sync:
                 stream.evaluate(a for a in map(frame.values.__getitem__, stage.segment.sync) if isinstance(a, mx.Array))
                 frame.sync(stage.segment.sync)
-            if not stage.traced or not self._replayed(plan, stage, cache, frame, stream, finals):
+            if not stage.traced or not self._replayed(plan, stage, traces, frame, stream, finals):
                 frame.execute(stage.segment, self._bodies.runner(stream))
         outputs = [
             finals[i] if i in finals else exact(frame.values[port.slot], port) for i, port in enumerate(plan.outputs)
@@ -186,7 +171,7 @@ class CompiledEngine:
         if given is None:
             return None
         key, addresses = given
-        trace = self._find(self._stages[0][1], key)
+        trace = self._stages[0][1].find((key, ()))
         return trace.direct(addresses) if isinstance(trace, _Trace) and trace.direct else None
 
     def close(self) -> None:
@@ -196,22 +181,27 @@ class CompiledEngine:
 
     # ------------------------------------------------------------ one stage
     def _replayed(
-        self, plan: Plan, stage: _Stage, cache: _Cache, frame: Frame, stream: PooledStream, finals: dict[int, mx.Array]
+        self,
+        plan: Plan,
+        stage: _Stage,
+        traces: Traces[_Trace],
+        frame: Frame,
+        stream: PooledStream,
+        finals: dict[int, mx.Array],
     ) -> bool:
         """Run a stage from its trace, making it where it is new; False: run it eagerly."""
         key = _key(stage, frame, stream)
         if key is None:
             return False
-        trace = self._find(cache, key)
-        if trace is None and self._patient:
-            self._keep(cache, key, _Once())
+        trace = traces.find(key)
+        if trace is None and not traces.worthwhile(key):
             return False
         given = (read.slot for read in stage.reads if read.device)
         inputs = [frame.device(slot) for slot in given if frame.values[slot] is not None]
-        if trace is None or isinstance(trace, _Once):
+        if trace is None:
             trace = self._traced(plan, stage, frame, inputs, stream)
-            self._keep(cache, key, trace)
-        if isinstance(trace, _Eager):
+            self._report.evicted(traces.keep(key, trace))
+        if isinstance(trace, Instead):
             return False
         made, results = trace.replay(inputs), trace.results
         for slot in stage.frees:
@@ -225,7 +215,7 @@ class CompiledEngine:
 
     def _traced(
         self, plan: Plan, stage: _Stage, frame: Frame, inputs: Sequence[mx.Array], stream: PooledStream
-    ) -> _Trace | _Eager:
+    ) -> _Trace | Instead:
         """A new trace; not one where tracing fails and the same steps run eagerly."""
         results, known = _Results(), _known(stage, frame)
         takes_empty = self._recorder.takes_empty(stream)
@@ -236,12 +226,12 @@ class CompiledEngine:
         try:
             replay = self._recorder.record(build, inputs, stream)
         except _EmptyArrayError:
-            return _Eager()
+            return Instead.EAGER
         except Exception as error:
             # a handler that fails on these inputs does so eagerly too, and then nothing is known about tracing
             Frame(list(frame.values), dict(frame.twins)).execute(Segment(steps=stage.segment.steps))
             self._untraced(plan, str(error) or type(error).__name__)
-            return _Eager()
+            return Instead.EAGER
         self._report.traced()
         whole = self._direct_inputs and len(results.forms) == len(plan.outputs) and not stream.on_gpu
         direct = DirectTape(replay, tuple(results.forms)) if whole and isinstance(replay, tape.Tape) else None
@@ -252,27 +242,11 @@ class CompiledEngine:
         if self._report.fell_back(message):
             self._warn(message)
 
-    # ------------------------------------------------------------ the bounded cache
-    def _find(self, cache: _Cache, key: Hashable) -> _Trace | _Eager | _Once | None:
-        with self._lock:
-            trace = cache.get(key)
-            if trace is not None:
-                cache.move_to_end(key)
-            return trace
 
-    def _keep(self, cache: _Cache, key: Hashable, trace: _Trace | _Eager | _Once) -> None:
-        with self._lock:
-            cache[key] = trace
-            # a run on another thread may be replaying the oldest: it is let go of, never closed
-            dropped = [cache.popitem(last=False) for _ in range(len(cache) - self._limit)]
-        for _, old in dropped:
-            if isinstance(old, _Trace):
-                self._report.evicted()
-
-
-def _key(stage: _Stage, frame: Frame, stream: PooledStream) -> Hashable | None:
+def _key(stage: _Stage, frame: Frame, stream: PooledStream) -> Key | None:
     """What a trace depends on; None where that is too much to compare, or a sequence."""
     parts: list[Hashable] = [stream.stream.index]
+    values: list[bytes] = []
     nbytes = 0
     for read in stage.reads:
         value = frame.values[read.slot]
@@ -285,10 +259,11 @@ def _key(stage: _Stage, frame: Frame, stream: PooledStream) -> Hashable | None:
             nbytes += host.nbytes
             if nbytes > MAX_KEY_BYTES:
                 return None
-            parts.append((host.dtype.char, host.shape, host.tobytes()))
+            parts.append((host.dtype.char, host.shape))
+            values.append(host.tobytes())
         else:
             parts.append((value.dtype, value.shape))
-    return tuple(parts)
+    return tuple(parts), tuple(values)
 
 
 def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:

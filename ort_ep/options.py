@@ -67,8 +67,8 @@ OPTIONS: Final = (
     Option(
         "compile_cache",
         64,
-        "How many traces of a subgraph are kept, one for each combination of input shapes and stream; the least"
-        " recently used goes first.",
+        "For how many combinations of input shapes and stream a subgraph's traces are kept, 16 each where they depend"
+        " on values, too; the least recently used go first.",
     ),
     Option("device", "auto", "MLX device: auto is the GPU where MLX has one, else the CPU.", ("auto", "cpu", "gpu")),
     Option(

@@ -60,9 +60,9 @@ class CompileReport:
         with self._lock:
             self.traces += 1
 
-    def evicted(self) -> None:
+    def evicted(self, traces: int) -> None:
         with self._lock:
-            self.evictions += 1
+            self.evictions += traces
 
     def fell_back(self, message: str) -> bool:
         """Record why something runs uncompiled; whether the reason is new."""
