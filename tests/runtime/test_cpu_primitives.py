@@ -215,6 +215,18 @@ def test_a_nan_in_either_operand_stays() -> None:
     assert np.isnan(np.array(cpu.maximum(a, b))).all() and np.isnan(np.array(cpu.minimum(a, b))).all()
 
 
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide"])
+def test_signs_of_zero(name: str) -> None:
+    zeros = np.float32([0.0, -0.0, 1, -1] * 9)
+    for scalar in zeros[:4]:
+        for operands in ((zeros, scalar), (scalar, zeros)):
+            found = np.array(getattr(cpu_primitives, name)(*map(mx.array, operands)))
+            with np.errstate(all="ignore"):
+                truth = getattr(np, name)(*operands)
+            np.testing.assert_array_equal(found, truth)
+            assert (np.isnan(truth) | (np.signbit(found) == np.signbit(truth))).all()
+
+
 def test_results_keep_the_layout_of_images() -> None:
     image = mx.array(np.random.default_rng(0).normal(size=(1, 6, 5, 8)).astype(np.float32)).transpose(0, 3, 1, 2)
     sums = [cpu.add(image, image), cpu.multiply(image, mx.ones((1, 8, 1, 1))), cpu.exp(image)]

@@ -27,7 +27,7 @@ typedef int32_t I_at __attribute__((vector_size(4 * MLXC_LANES), aligned(1), may
 typedef float F_at __attribute__((vector_size(4 * MLXC_LANES), aligned(1), may_alias));
 typedef uint16_t H_at __attribute__((vector_size(2 * MLXC_LANES), aligned(1), may_alias));
 
-MLXC_INLINE F all(float x) { return F{} + x; }
+MLXC_INLINE F all(float x) { return x - F{}; }  // + would make +0 of -0
 MLXC_INLINE U all_bits(uint32_t x) { return U{} + x; }
 MLXC_INLINE F abs(F x) { return (F)((U)x & 0x7fffffffu); }
 MLXC_INLINE F with_sign_of(F magnitude, F sign) { return (F)((U)magnitude | ((U)sign & 0x80000000u)); }
