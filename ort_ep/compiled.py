@@ -389,7 +389,8 @@ def engine(
 ) -> EagerEngine | CompiledEngine:
     """The engine that the options ask for; OptionError for a tape where libmlxc records none.
 
-    MLX's compile fuses: that pays on a GPU and costs time on the CPU.
+    MLX's compile fuses on a GPU only: on the CPU it would run a C++ compiler in a directory that all processes share,
+    and load what a killed one left there. A tape's own loops fuse arithmetic there without any of that.
     """
     name = options.engine
     if name == "auto":
@@ -400,6 +401,6 @@ def engine(
         if not tape.supported():
             raise OptionError(f"engine is 'tape', but {mx.library_path()} records no tapes: use compile or eager")
         return CompiledEngine(plan, TapeRecorder(), options.compile_cache, report, warn)
-    if options.fuse == "on" or (options.fuse == "auto" and device == "gpu"):
-        mx.enable_compile()
+    fused = device == "gpu" and options.fuse != "off"
+    mx.set_compile_mode(mx.CompileMode.enabled if fused else mx.CompileMode.no_fuse)
     return CompiledEngine(plan, CompileRecorder(), options.compile_cache, report, warn)

@@ -81,8 +81,8 @@ OPTIONS: Final = (
     Option(
         "fuse",
         "auto",
-        "Fuse elementwise operations with engine compile, for the whole process; auto is on for a GPU. On the CPU it"
-        " runs a C++ compiler at the first run.",
+        "Fuse operations into kernels that MLX makes at run time on a GPU, for the whole process; auto is on. On the"
+        " CPU nothing is made at run time: tapes always fuse arithmetic, by loops that libmlxc brings along.",
         ("auto", "on", "off"),
     ),
     Option(

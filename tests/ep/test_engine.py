@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -373,6 +375,46 @@ def test_a_direct_run_counts_as_a_use(pair: Pair, engine: str) -> None:
     ours(floats(3))
     assert directly(ours, floats(1)) is not None
     assert directly(ours, floats(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("fuse", "device", "mode"),
+    [("on", "cpu", "no_fuse"), ("auto", "gpu", "enabled"), ("on", "gpu", "enabled"), ("off", "gpu", "no_fuse")],
+)
+def test_mlx_makes_kernels_on_a_gpu_only(
+    planned: Planned, toy: Registry, monkeypatch: pytest.MonkeyPatch, fuse: str, device: str, mode: str
+) -> None:
+    set_to: list[mx.CompileMode] = []
+    monkeypatch.setattr(mx, "set_compile_mode", set_to.append)
+    built = planned(onnx.parser.parse_model(f"{HEAD} g (float[N] x) => (float[N] y) {{ y = Exp(x) }}"), toy)
+    compiled.engine(built, Options(engine="compile", fuse=fuse), device, CompileReport(), lambda message: None)
+    assert set_to == [mx.CompileMode[mode]]
+
+
+NO_COMPILER = """
+import sys
+import numpy as np
+import onnx
+import ort_ep
+
+body = "g (float[N] x) => (float[N] y) { t = Exp(x) u = Mul(t, x) y = Add(u, t) }"
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + body).SerializeToString()
+session = ort_ep.InferenceSession(model, engine=sys.argv[1], fuse="on", on_compute_error="raise")
+for n in (3, 5, 3):
+    x = np.arange(n, dtype=np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.exp(x) * x + np.exp(x), rtol=1e-5)
+report = ort_ep.claim_report(session)
+print(report.compile.traces, report.compile.uncompiled)
+"""
+
+
+def test_nothing_needs_a_compiler_or_leaves_files(engine: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_COMPILER, engine], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert (done.returncode, done.stdout) == (0, "2 []\n"), done.stderr
+    assert not (tmp_path / "mlx").exists()  # where MLX keeps what it compiles
 
 
 PROGRAM = """
