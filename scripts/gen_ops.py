@@ -17,7 +17,8 @@ DOCUMENT: Final = Path(__file__).resolve().parents[1] / "docs" / "OPS.md"
 COMMAND: Final = "PYTHONPATH=. python scripts/gen_ops.py"
 
 # Written down, not asked of onnx: the document must not depend on the version that is installed.
-OPSETS: Final = {"ai.onnx": 28, "ai.onnx.ml": 5}
+OPSETS: Final = {"ai.onnx": 28, "ai.onnx.ml": 5, "com.microsoft": 1}
+AS_OF: Final = {"com.microsoft": " of ONNX Runtime 1.32"}
 FUNCTIONS: Final = {
     "ai.onnx": (
         "BlackmanWindow",
@@ -28,7 +29,65 @@ FUNCTIONS: Final = {
         "SoftmaxCrossEntropyLoss",
     ),
 }
+MICROSOFT: Final = {
+    "generation, which drives a whole decoder by itself": (
+        "BeamSearch",
+        "BifurcationDetector",
+        "GreedySearch",
+        "Sampling",
+        "SpeculativePrefixCommit",
+        "WhisperBeamSearch",
+    ),
+    "strings, which MLX does not have": ("Tokenizer",),
+    "sparse tensors, which ONNX Runtime gives no plugin": ("SparseToDenseMatMul",),
+    "another provider's compiled graph": ("EPContext", "Snpe"),
+    "an example of a schema": ("SampleOp",),
+    "a packed format that is not documented": (
+        "DequantizeBFP",
+        "GatherPacked",
+        "MatMulPacked",
+        "QuantizeBFP",
+    ),
+    "written for one GPU provider, and there is no CPU kernel to tell what is right": (
+        "BiasDropout",
+        "BitmaskBiasDropout",
+        "BitmaskDropout",
+        "ConvStateReplay",
+        "DecoderAttention",
+        "DecoderMaskedSelfAttention",
+        "DequantizeWithOrder",
+        "DynamicSparseAttention",
+        "GatedDeltaNetStateReplay",
+        "GemmFloat8",
+        "GemmaRotaryEmbedding",
+        "HyperConnectionLowRankMix",
+        "LongformerAttention",
+        "Mamba2Verify",
+        "MatMulBlockQuantizedFp4Weight",
+        "MatMulBlockQuantizedFp8Weight",
+        "MatMulNBitsMlp",
+        "MatMulNBitsQLoRA",
+        "MatMulNBitsQkv",
+        "MoEPacked",
+        "PackedSparseAttentionIndexer",
+        "PackedSparseAttentionIndexerMerge",
+        "QOrderedAttention",
+        "QOrderedGelu",
+        "QOrderedLayerNormalization",
+        "QOrderedLongformerAttention",
+        "QOrderedMatMul",
+        "QuantizeWithOrder",
+        "RMSNormRotary",
+        "ReduceSumInteger",
+        "RemovePadding",
+        "RestorePadding",
+        "RouterGateUpProj",
+        "SparseAttentionIndexer",
+        "SparsePagedAttention",
+    ),
+}
 DECLINED: Final = {
+    "com.microsoft": {name: reason for reason, names in MICROSOFT.items() for name in names},
     "ai.onnx": {
         "Constant": "not needed, since ONNX Runtime makes an initializer of it",
         "RegexFullMatch": "strings, which MLX does not have",
@@ -102,7 +161,11 @@ def section(domain: str, handlers: list[Handler]) -> list[str]:
     if domain in OPSETS:
         without: list[Row] = [(f"`{name}`", "translated: function body") for name in FUNCTIONS.get(domain, ())]
         without += [(f"`{name}`", f"declined: {reason}") for name, reason in DECLINED[domain].items()]
-        lines += ["", f"The other operators of {domain}, up to operator set {OPSETS[domain]}:", ""]
+        lines += [
+            "",
+            f"The other operators of {domain}, up to operator set {OPSETS[domain]}{AS_OF.get(domain, '')}:",
+            "",
+        ]
         lines += table(("Operator", "What becomes of it"), sorted(without))
     return lines
 

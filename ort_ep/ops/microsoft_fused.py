@@ -12,6 +12,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from mlxc_py.cpu_primitives import Packed
+from ort_ep.dtypes import NARROW
 from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
@@ -35,8 +36,10 @@ from ort_ep.ops.softmax import softmax
 from ort_ep.ops.window import Sliding, Window
 from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, SINGLES, op
 
+LEVELS = {"x": STORED | NARROW, "x_zero_point": STORED | NARROW}
+
 op("QuantizeLinear", domain=MICROSOFT, dtypes={"x": SINGLES, "y_scale": SINGLES})(quantize_linear)
-op("DequantizeLinear", domain=MICROSOFT, dtypes={"x": STORED, "x_scale": SINGLES})(dequantize_linear)
+op("DequantizeLinear", domain=MICROSOFT, dtypes=LEVELS | {"x_scale": SINGLES})(dequantize_linear)
 
 
 @op("BiasAdd", domain=MICROSOFT, dtypes=SINGLES)
@@ -188,12 +191,13 @@ def quantized_attention(
 def qlinear_softmax(
     x: Array,
     x_scale: Array,
-    x_zero_point: Array | None = None,
-    *output: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array,
+    *,
     axis: int = -1,
     **attributes: int,  # `opset`, a name that the registry keeps for itself
 ) -> Array:
-    y_scale, y_zero_point = output
     axis, over_one = axis_of(axis, x.ndim), attributes["opset"] >= 13
     levels = centred(x, x_zero_point).astype(mx.float32) * x_scale
     rows = levels if over_one else rows_from(levels, axis)
@@ -205,15 +209,17 @@ def qlinear_softmax(
 def qlinear_reduce_mean(
     data: Array,
     data_scale: Array,
-    data_zero_point: Array | None = None,
-    *reduced: Array,
+    data_zero_point: Array | None,
+    reduced_scale: Array,
+    reduced_zero_point: Array | None = None,
+    *,
     axes: Sequence[int] | None = None,
     keepdims: int = 1,
 ) -> Array:
-    reduced_scale, reduced_zero_point = reduced
     chosen = axes_of(range(data.ndim) if axes is None else axes, data.ndim)
     mean = mx.mean(centred(data, data_zero_point).astype(mx.float32) * data_scale, chosen, bool(keepdims))
-    return requantized(mean, 1 / reduced_scale, reduced_zero_point)
+    zero_point = mx.array(0, data.dtype) if reduced_zero_point is None else reduced_zero_point
+    return requantized(mean, 1 / reduced_scale, zero_point)
 
 
 @op("MatMulInteger16", domain=MICROSOFT, dtypes=frozenset({"int16", "uint16"}))
@@ -223,10 +229,7 @@ def matmul_integer_16(a: Array, b: Array) -> Array:
 
 
 @op("MulInteger", domain=MICROSOFT, dtypes=BYTES)
-def mul_integer(a: Array, a_zero_point: Array | None = None, *other: Array | None) -> Array:
-    b, b_zero_point = (*other, None)[:2]
-    if b is None:
-        raise ValueError("MulInteger needs two operands")
+def mul_integer(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None = None) -> Array:
     return centred(a, a_zero_point) * centred(b, b_zero_point)
 
 
