@@ -229,7 +229,7 @@ def _arity_reason(node: Node, handler: Handler) -> str | None:
     if handler.variadic is None and len(node.inputs) > len(handler.parameters):
         return f"{len(node.inputs)} inputs; the handler takes {len(handler.parameters)}"
     for index in range(handler.required):
-        if node.input(index) is None:
+        if node.input(index) is None and not (index < len(node.inputs) and index in handler.nullable):
             return f"input {handler.parameters[index]} is absent"
     return None
 

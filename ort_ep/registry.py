@@ -1,7 +1,8 @@
 """The operator registry: which function translates which ONNX operator, from which version, under which conditions.
 
-A handler takes the ONNX inputs positionally (absent = None), the attributes keyword-only with the spec's defaults, and
-returns an Array or a tuple of them. Its signature is the schema check; the decorator's arguments are its claim.
+A handler takes the ONNX inputs positionally (absent = None, which a default or `| None` allows), the attributes
+keyword-only with the spec's defaults, and returns an Array or a tuple of them. Its signature is the schema check; the
+decorator's arguments are its claim.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Handler:
     prepare: Mapping[str, Preparation]
     parameters: tuple[str, ...]
     required: int
+    nullable: frozenset[int]
     variadic: str | None
     attributes: frozenset[str]
     required_attributes: frozenset[str]
@@ -295,6 +297,7 @@ def _signature(name: str, function: Callable[..., Any], host: Collection[str]) -
     return {
         "parameters": tuple(item.name for item in positional),
         "required": sum(item.default is item.empty for item in positional),
+        "nullable": frozenset(i for i, item in enumerate(positional) if "None" in str(item.annotation)),
         "variadic": variadic,
         "attributes": frozenset(attributes - INJECTED),
         "required_attributes": frozenset(required - INJECTED),

@@ -83,6 +83,18 @@ def test_signature_tells_inputs_attributes_and_injected_parameters() -> None:
     assert handler.dtypes == SINGLES
 
 
+def test_inputs_between_others_may_be_absent_where_the_annotation_says_so() -> None:
+    registry = Registry()
+
+    @registry.op("Thing", domain="my")
+    def thing(x: Any, scale: Any | None, y: Any) -> Any:
+        return x
+
+    handler = registry.lookup("my", "Thing", 1)
+    assert handler is not None
+    assert (handler.required, handler.nullable) == (3, {1})
+
+
 class Sizes(TypedDict, total=False):
     height: int
     width: int

@@ -85,3 +85,19 @@ def test_gemm(close: Callable[..., None], draw: Draw, transposed: int) -> None:
     weights = np.array(0.01, np.float32), np.array(0, np.int8)
     close("QGemm", a, *ONE, b, *weights, draw(np.int32, 5, high=500), *OUT, transB=transposed)
     close("QGemm", a, *ONE, b, *weights, transB=transposed)
+
+
+def test_absent_zero_points(check: Callable[..., None], draw: Draw) -> None:
+    # ORT's kernels read past the end of their inputs here, or refuse
+    x, y, scale, other = levels(draw, 3, 4), levels(draw, 3, 4), ONE[0], TWO[0]
+    out = np.array(0.037, np.float32)  # no result lies between two levels
+    wide, wide_y = x * np.float64(scale), y * np.float64(other)
+    for op, given, expected in (
+        ("QLinearAdd", [x, scale, None, y, other, None, out], wide + wide_y),
+        ("QLinearMul", [x, scale, None, y, other, None, out], wide * wide_y),
+        ("QLinearSigmoid", [x, scale, None, out], 1 / (1 + np.exp(-wide))),
+        ("QLinearLeakyRelu", [x, scale, None, out], wide),
+        ("QLinearReduceMean", [x, scale, None, out], wide.mean(keepdims=True)),
+    ):
+        expect = np.round(expected / np.float64(out)).clip(0, 255).astype(np.uint8)
+        check(op, *given, expect=expect, domain=MICROSOFT)

@@ -35,25 +35,26 @@ def child(family: str, start: int) -> None:
                     print(json.dumps(harness.attempt(module.CASES[name], triple)), file=out)
 
 
-def uncovered() -> list[str]:
+def gaps() -> list[str]:
     harness = importlib.import_module("harness")
     cases = {(module.DOMAIN, name) for module in map(importlib.import_module, FAMILIES) for name in module.CASES}
-    return [f"{domain or 'ai.onnx'}::{name}" for domain, name in sorted(cases ^ set(harness.operators()))]
+    names = [f"{domain or 'ai.onnx'}::{name}" for domain, name in sorted(cases ^ set(harness.operators()))]
+    return [*names, *harness.demanded()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=FAMILIES, help="run one family here and write its records as JSON lines")
     parser.add_argument("--start", type=int, default=0, help="with --family: leave out as many cases")
-    parser.add_argument("--uncovered", action="store_true", help="list operators without a case, as JSON")
+    parser.add_argument("--gaps", action="store_true", help="list what has no case, and inputs wrongly demanded")
     parser.add_argument("--unreached", action="store_true", help="list the dtypes that no model can give an operator")
     parser.add_argument("--json", type=Path, help="write the records here")
     arguments = parser.parse_args()
     if arguments.family:
         child(arguments.family, arguments.start)
         return 0
-    if arguments.uncovered:
-        print(json.dumps(uncovered()))
+    if arguments.gaps:
+        print(json.dumps(gaps()))
         return 0
     rows = []
     for family in FAMILIES:

@@ -65,9 +65,9 @@ def failed(row: Row) -> bool:
     return row["outcome"] not in ("ok", "unfit")
 
 
-def uncovered() -> list[str]:
-    """Operators of the registry that no family has a case for, and cases of operators that it does not have."""
-    child = subprocess.run([sys.executable, str(FOLDER), "--uncovered"], capture_output=True, text=True, check=True)
+def gaps() -> list[str]:
+    """Operators without a case, cases without an operator, and optional inputs that a handler demands."""
+    child = subprocess.run([sys.executable, str(FOLDER), "--gaps"], capture_output=True, text=True, check=True)
     found: list[str] = json.loads(child.stdout)
     return found
 

@@ -102,6 +102,21 @@ def stated(schema: Any) -> dict[str, list[str]]:
     return {name: sorted(names, key=rank) for name, names in allowed.items() if names and name in used}
 
 
+def demanded() -> list[str]:
+    """Inputs that ONNX calls optional and a handler can't do without."""
+    found = []
+    for domain, name in operators():
+        for schema in versions(domain, name):
+            handler = REGISTRY.lookup(domain, name, schema.since_version)
+            optional = [index for index, formal in enumerate(schema.inputs) if int(formal.option) == 1]
+            found += [
+                f"{domain or 'ai.onnx'}::{name}-{schema.since_version} demands {schema.inputs[index].name}"
+                for index in optional
+                if handler is not None and index < handler.required and index not in handler.nullable
+            ]
+    return found
+
+
 def rank(name: str) -> tuple[int, str]:
     return (PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name)
 
