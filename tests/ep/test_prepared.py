@@ -27,6 +27,7 @@ Planned = Callable[[Any, Registry], Plan]
 Run = Callable[[Plan, Any], list[np.ndarray[Any, Any]]]
 SIDE = 64
 KIB = 1024
+ROUNDING = 0 if mx.default_device().type == mx.cpu else 16 * KIB  # of a GPU's allocator, in all
 
 
 class Halves(NamedTuple):
@@ -184,7 +185,7 @@ def test_prepared_content_is_shared_and_freed_with_the_last_plan(toy: Registry, 
     plans = [planned(one_node("MatMul", "xw", {"w": square()}), registry) for _ in range(3)]
     first, *others = map(prepared_values, plans)
     assert all(other.first.address == first.first.address for other in others)
-    assert mx.get_active_memory() - before == square().nbytes
+    assert 0 <= mx.get_active_memory() - before - square().nbytes <= ROUNDING
     different = prepared_values(planned(one_node("MatMul", "xw", {"w": square(1)}), registry))
     assert different.first.address != first.first.address
     refs = [weakref.ref(share.owner) for plan in plans for kept in plan.weights for share in kept.shared]  # type: ignore[union-attr]
@@ -212,7 +213,7 @@ def test_view_of_the_weight_is_a_view_and_the_weight_itself_stays_itself(toy: Re
     gc.collect()
     before = mx.get_active_memory()
     plans = [planned(one_node(name, "xw", {"w": square()}), toy) for name in ("MatMul", "MatMul", "Gemm")]
-    assert mx.get_active_memory() - before == square().nbytes
+    assert 0 <= mx.get_active_memory() - before - square().nbytes <= ROUNDING
     words, same, plain = (next(value for value in built.values if value is not None) for built in plans)
     owner = si.own(square(), TensorProto.FLOAT, [SIDE, SIDE])
     assert words.address == same.address == plain.address == owner.address
@@ -332,8 +333,7 @@ def test_weights_are_in_memory_once_after_runs_in_many_shapes(
         for session in sessions:
             np.testing.assert_allclose(session.run(None, given)[0], expected, rtol=1e-3, atol=1e-3)
     gc.collect()
-    slack = 0 if mx.default_device().type == mx.cpu else 16 * KIB  # a GPU's allocator rounds up
-    assert mx.get_active_memory() - before <= 1.1 * nbytes + slack
+    assert mx.get_active_memory() - before <= 1.1 * nbytes + ROUNDING
 
 
 def test_packed_quantised_weights_are_uint32_views_of_the_owner(sessions: list[onnxruntime.InferenceSession]) -> None:
@@ -376,7 +376,7 @@ def test_threads_that_make_sessions_at_once_share_and_agree() -> None:
     mx.clear_cache()
     assert len(sessions) == 8
     # the two weights under 4096 bytes are each session's own
-    assert mx.get_active_memory() - before <= nbytes + 8 * 4096
+    assert mx.get_active_memory() - before <= nbytes + 8 * 4096 + ROUNDING
 
 
 def test_evaluations_while_building_hold_the_lock_of_the_leased_stream(toy: Registry, planned: Planned) -> None:
