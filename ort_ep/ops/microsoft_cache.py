@@ -24,8 +24,8 @@ from ort_ep.ops.attention import (
 from ort_ep.ops.indexing import in_range, scatter_rows
 from ort_ep.ops.microsoft_attention import only_plain, written
 from ort_ep.ops.nbits import unpacked
-from ort_ep.ops.packed import Packed
 from ort_ep.ops.precision import widen
+from ort_ep.ops.ragged import Ragged
 from ort_ep.registry import BYTES, INT32, MICROSOFT, SINGLES, op
 
 
@@ -291,7 +291,7 @@ def paged_attention(
         raise ValueError("PagedAttention needs its two caches")
     if cumulative_sequence_length is None or past_seqlens is None or block_table is None:
         raise ValueError("PagedAttention needs the lengths of its sequences and their block_table")
-    tokens = Packed(cumulative_sequence_length.astype(mx.int64), query.shape[0])
+    tokens = Ragged(cumulative_sequence_length.astype(mx.int64), query.shape[0])
     requests, (batch, pages), size = tokens.requests, block_table.shape, key_cache.shape[1]
     position = mx.arange(tokens.count) - mx.take(tokens.starts, requests) + mx.take(past_seqlens, requests)
     key, value = (None if x is None else x[None] for x in (key, value))

@@ -8,7 +8,7 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.arithmetic import safe_divisor
 from ort_ep.ops.indexing import in_range
-from ort_ep.ops.packed import Packed
+from ort_ep.ops.ragged import Ragged
 from ort_ep.registry import INDEX, MICROSOFT, op
 
 HASHED = INDEX | {"uint32", "uint64", "float32", "float64"}
@@ -36,7 +36,7 @@ def murmur_hash_3(x: Array, *, positive: int = 1, seed: int = 0) -> Array:
 
 
 def ngram_hashes(
-    tokens: Packed,
+    tokens: Ragged,
     ids: Array,
     multipliers: Array,
     vocabularies: Array,
@@ -93,7 +93,7 @@ def ngram_hash_mapping(
     segments = None
     if segment_ids is not None:  # a past of the first token's segment: what came before this call is not cut off
         segments = segment_ids.flatten(), mx.broadcast_to(segment_ids[:, :1], [batch, kept])
-    tokens = Packed(mx.array(np.arange(batch + 1) * length), batch * length)
+    tokens = Ragged(mx.array(np.arange(batch + 1) * length), batch * length)
     ends = missing if reset_on_eos and eos_token_id is not None else None
     hashes = ngram_hashes(
         tokens, input_ids.flatten(), multipliers, vocab_sizes, past, head_offsets, missing, ends, segments
@@ -123,7 +123,7 @@ def packed_ngram_hash_mapping(
     n_outputs: int,
 ) -> tuple[Array | None, ...]:
     batch, kept = cumulative_sequence_length.size - 1, max_ngram_size - 1
-    tokens = Packed(cumulative_sequence_length.astype(mx.int64), input_ids.size)
+    tokens = Ragged(cumulative_sequence_length.astype(mx.int64), input_ids.size)
     missing = mx.array(pad_id, input_ids.dtype) if eos_token_id is None else eos_token_id.reshape([])
     past = mx.broadcast_to(missing, [batch, kept]) if past_ids is None else past_ids
     segments = None

@@ -13,8 +13,8 @@ from ort_ep.dtypes import to_mlx
 from ort_ep.graph import Node
 from ort_ep.ops import precision
 from ort_ep.ops.microsoft_attention import only_plain
-from ort_ep.ops.packed import Packed
 from ort_ep.ops.precision import sigmoid, softplus, widen, widened
+from ort_ep.ops.ragged import Ragged
 from ort_ep.registry import INT32, MICROSOFT, SINGLES, op
 
 GATED = ("gated", "gated_delta")
@@ -266,7 +266,7 @@ def packed_causal_conv_with_state(
 ) -> tuple[Array, ...]:
     if initial_state is None:
         raise ValueError("VarlenCausalConvWithState needs its initial_state")
-    tokens = Packed(cumulative_sequence_length.astype(mx.int64), x.shape[0])
+    tokens = Ragged(cumulative_sequence_length.astype(mx.int64), x.shape[0])
     past, taps, requests = initial_state.swapaxes(1, 2), weight.shape[-1], tokens.requests
     batch, carried, _ = past.shape
     place = mx.arange(tokens.count) - mx.take(tokens.starts, requests)

@@ -10,7 +10,7 @@ from ort_ep.ops.indexing import in_range
 
 
 @dataclass(frozen=True)
-class Packed:
+class Ragged:
     """Tokens of several requests; `starts` [B + 1] says where each begins, and where the last one ends."""
 
     starts: Array
