@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import reduce
 
 import mlxc_py as mx
 from mlxc_py import Array
@@ -11,7 +12,7 @@ from ort_ep.ops import precision
 from ort_ep.ops.indexing import in_range
 from ort_ep.ops.norm import layer_normalization, standardised
 from ort_ep.ops.precision import widen, widened
-from ort_ep.ops.quant import centred
+from ort_ep.ops.quant import dequantize_linear
 from ort_ep.registry import INT32, MICROSOFT, SINGLES, op
 
 
@@ -20,65 +21,80 @@ def rows_of(table: Array, ids: Array) -> Array:
 
 
 def embedded(
-    look_up: Callable[[int, Array], Array],
-    ids: Array,
-    segments: Array | None,
-    gamma: Array,
-    beta: Array,
-    mask: Array | None,
-    positions: Array | None,
-    epsilon: float,
+    rows: Sequence[Array | None], ids: Array, gamma: Array, beta: Array, mask: Array | None, epsilon: float
 ) -> tuple[Array, Array, Array]:
-    """The normalised sum of word, position and segment rows, the lengths by the mask, and the sum."""
-    positions = mx.arange(ids.shape[1])[None] if positions is None else positions
-    total = look_up(0, ids) + look_up(1, positions)
-    total = total if segments is None else total + look_up(2, segments)
+    """The normalised sum of the rows of each table, the lengths by the mask, and the sum."""
+    total = reduce(mx.add, [row for row in rows if row is not None])
     lengths = mx.zeros([ids.shape[0]], mx.int32) if mask is None else mx.sum(mask == 1, 1).astype(mx.int32)
     return layer_normalization(total, gamma, beta, epsilon=epsilon)[0], lengths, total
+
+
+def places(ids: Array) -> Array:
+    return mx.arange(ids.shape[1])[None]
 
 
 @op("EmbedLayerNormalization", domain=MICROSOFT, dtypes={"input_ids": INT32})
 def embed_layer_normalization(
     input_ids: Array,
-    segment_ids: Array | None = None,
-    *tables: Array | None,
+    segment_ids: Array | None,
+    word_embedding: Array,
+    position_embedding: Array,
+    segment_embedding: Array | None,
+    gamma: Array,
+    beta: Array,
+    mask: Array | None = None,
+    position_ids: Array | None = None,
+    *,
     epsilon: float = 1e-12,
     mask_index_type: int = 0,
     n_outputs: int,
 ) -> tuple[Array, ...]:
-    word, position, segment, gamma, beta, mask, positions = (*tables, None, None)[:7]
-    if word is None or position is None or gamma is None or beta is None:
-        raise ValueError("EmbedLayerNormalization needs word and position embeddings, gamma and beta")
-    embeddings = (word, position, segment)
-
-    def look_up(index: int, ids: Array) -> Array:
-        table = embeddings[index]
-        if table is None:
-            raise ValueError("EmbedLayerNormalization has segment ids without their embedding")
-        return rows_of(table, ids)
-
-    return embedded(look_up, input_ids, segment_ids, gamma, beta, mask, positions, epsilon)[:n_outputs]
+    segments = mx.zeros_like(input_ids) if segment_ids is None else segment_ids
+    rows = [
+        rows_of(word_embedding, input_ids),
+        rows_of(position_embedding, places(input_ids) if position_ids is None else position_ids),
+        None if segment_embedding is None else rows_of(segment_embedding, segments),
+    ]
+    return embedded(rows, input_ids, gamma, beta, mask, epsilon)[:n_outputs]
 
 
 @op("QEmbedLayerNormalization", domain=MICROSOFT, dtypes={"input_ids": INT32})
 def quantized_embed_layer_normalization(
     input_ids: Array,
-    segment_ids: Array | None = None,
-    *rest: Array | None,
+    segment_ids: Array | None,
+    word_embedding: Array,
+    position_embedding: Array,
+    segment_embedding: Array | None,
+    gamma: Array,
+    beta: Array,
+    mask: Array | None,
+    word_embedding_scale: Array,
+    position_embedding_scale: Array,
+    segment_embedding_scale: Array | None,
+    gamma_scale: Array,
+    beta_scale: Array,
+    word_embedding_zero_point: Array,
+    position_embedding_zero_point: Array,
+    segment_embedding_zero_point: Array | None,
+    gamma_zero_point: Array,
+    beta_zero_point: Array,
+    *,
     epsilon: float = 1e-12,
     n_outputs: int,
 ) -> tuple[Array, ...]:
-    # word, position, segment, gamma, beta; the mask; then a scale and a zero point for each of the five
-    tables, mask, scales, zero_points = rest[:5], rest[5], rest[6:11], rest[11:16]
-
-    def dequantized(index: int, ids: Array | None = None) -> Array:
-        table, scale, zero_point = tables[index], scales[index], zero_points[index]
-        if table is None or scale is None:
-            raise ValueError("QEmbedLayerNormalization lacks a table or its scale")
-        return centred(table if ids is None else rows_of(table, ids), zero_point).astype(mx.float32) * scale
-
-    gamma, beta = dequantized(3), dequantized(4)
-    return embedded(dequantized, input_ids, segment_ids, gamma, beta, mask, None, epsilon)[:n_outputs]
+    rows: list[Array | None] = [
+        dequantize_linear(rows_of(word_embedding, input_ids), word_embedding_scale, word_embedding_zero_point),
+        dequantize_linear(
+            rows_of(position_embedding, places(input_ids)), position_embedding_scale, position_embedding_zero_point
+        ),
+    ]
+    if segment_embedding is not None and segment_embedding_scale is not None:
+        segments = mx.zeros_like(input_ids) if segment_ids is None else segment_ids
+        named = rows_of(segment_embedding, segments)
+        rows.append(dequantize_linear(named, segment_embedding_scale, segment_embedding_zero_point))
+    gain = dequantize_linear(gamma, gamma_scale, gamma_zero_point)
+    shift = dequantize_linear(beta, beta_scale, beta_zero_point)
+    return embedded(rows, input_ids, gain, shift, mask, epsilon)[:n_outputs]
 
 
 @op("GroupNorm", domain=MICROSOFT, dtypes=SINGLES)

@@ -88,6 +88,8 @@ def test_embed_layer_norm(check: Check, draw: Draw, segments: bool, mask: bool, 
     given += [draw(np.float32, 8), draw(np.float32, 8), np.array([[1, 1, 0], [1, 1, 1]], np.int32) if mask else None]
     given += [draw(np.int32, positions, 3, low=0, high=5)] if positions else []
     check("EmbedLayerNormalization", *given, outputs=3, domain=MICROSOFT, rtol=1e-4)
+    given[1] = None  # with a table it means that all are of segment 0
+    check("EmbedLayerNormalization", *given, outputs=3, domain=MICROSOFT, rtol=1e-4)
 
 
 def test_quantized_embed_layer_norm(check: Check, draw: Draw) -> None:
