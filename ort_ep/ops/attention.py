@@ -182,10 +182,16 @@ def rotary_embedding(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Array:
-    heads = x if x.ndim == 4 else split_heads(x, num_heads)
     cos, sin = (cos_cache, sin_cache) if position_ids is None else at(position_ids, cos_cache, sin_cache)
-    turned = rotated(heads, cos, sin, interleaved)
-    return turned if x.ndim == 4 else merge_heads(turned)
+    return rotated_heads(x, num_heads, cos, sin, interleaved)
+
+
+def rotated_heads(x: Array, heads: int, cos: Array, sin: Array, interleaved: int) -> Array:
+    """As `rotated`, of [B, H, L, D] or of heads side by side [B, L, H * D]; by default as long as they are turned."""
+    if x.ndim == 4:
+        return rotated(x, cos, sin, interleaved)
+    heads = heads or x.shape[-1] // (2 * cos.shape[-1])
+    return merge_heads(rotated(split_heads(x, heads), cos, sin, interleaved))
 
 
 def at(positions: Array, cos: Array, sin: Array) -> tuple[Array, Array]:

@@ -20,9 +20,10 @@ from ort_ep.ops.attention import (
     excluding,
     first_keys,
     merge_heads,
-    rotated,
+    rotated_heads,
     split_heads,
 )
+from ort_ep.ops.indexing import in_range
 from ort_ep.ops.matmul import factor, matmul
 from ort_ep.ops.precision import sigmoid, widened
 from ort_ep.registry import INDEX, INT32, MICROSOFT, SINGLES, op
@@ -299,11 +300,14 @@ def packed(q: Array, k: Array, v: Array, starts: Array, bias: Array | None, scal
     return merge_heads(attend(q, k, v, scale, excluding([together], bias))[0])[0]
 
 
+unpacked_and_unscaled = only_plain({}, {"is_packed_batching": 0, "scale": 1.0})
+
+
 @op(
     "RotaryEmbedding",
     domain=MICROSOFT,
     dtypes={"x": SINGLES, "position_ids": INDEX},
-    claim=only_plain({}, {"is_packed_batching": 0, "scale": 1.0}),
+    claim=unpacked_and_unscaled,
 )
 @widened
 def rotary_embedding(
@@ -318,11 +322,44 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Array:
-    heads = x if x.ndim == 4 else split_heads(x, num_heads or x.shape[-1] // (2 * cos_cache.shape[-1]))
     if position_ids.size == 1 and position_ids.ndim < 2:
-        position_ids = (position_ids + mx.arange(heads.shape[2]))[None]
-    turned = rotated(heads, *at(position_ids, cos_cache, sin_cache), interleaved)
-    return turned if x.ndim == 4 else merge_heads(turned)
+        position_ids = (position_ids + mx.arange(x.shape[-2]))[None]
+    return rotated_heads(x, num_heads, *at(position_ids, cos_cache, sin_cache), interleaved)
+
+
+@op(
+    "MRotaryEmbedding",
+    domain=MICROSOFT,
+    dtypes={"x": SINGLES, "position_ids": INDEX},
+    claim=unpacked_and_unscaled,
+)
+@widened
+def multimodal_rotary_embedding(
+    x: Array,
+    position_ids: Array,
+    cos_cache: Array,
+    sin_cache: Array,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    mrope_layout: int = 0,
+    mrope_section: Sequence[int],
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Array:
+    half = cos_cache.shape[-1]
+    # which of the time, height and width streams turns each pair of features
+    if mrope_layout:
+        stream = np.zeros(half, np.int64)
+        for axis in (1, 2):
+            stream[axis : 3 * mrope_section[axis] : 3] = axis
+    else:
+        stream = np.repeat(np.arange(3), mrope_section)
+    rows = mx.take(in_range(position_ids, cos_cache.shape[0]), mx.array(stream), 0)
+    flat = mx.moveaxis(rows, 0, -1) * half + mx.arange(half)
+    cos, sin = mx.take(cos_cache.flatten(), flat), mx.take(sin_cache.flatten(), flat)
+    return rotated_heads(x, num_heads, cos, sin, interleaved)
 
 
 @op(

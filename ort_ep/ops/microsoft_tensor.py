@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
-from ort_ep.ops.attention import merge_heads, rotated, split_heads
 from ort_ep.ops.axes import axis_of
 from ort_ep.ops.creation import range_
 from ort_ep.ops.indexing import gather_nd, in_range, pad, scatter_rows, trilu
@@ -174,40 +172,3 @@ def torch_embedding(
     scale_grad_by_freq: np.ndarray | None = None,
 ) -> Array:
     return mx.take(weight, in_range(indices, weight.shape[0]), 0)
-
-
-@op(
-    "MRotaryEmbedding",
-    domain=MICROSOFT,
-    dtypes={"x": SINGLES, "position_ids": INDEX},
-    claim=only_plain({}, {"is_packed_batching": 0, "scale": 1.0}),
-)
-@widened
-def multimodal_rotary_embedding(
-    x: Array,
-    position_ids: Array,
-    cos_cache: Array,
-    sin_cache: Array,
-    *,
-    interleaved: int = 0,
-    is_packed_batching: int = 0,
-    mrope_layout: int = 0,
-    mrope_section: Sequence[int],
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-    scale: float = 1.0,
-) -> Array:
-    half = cos_cache.shape[-1]
-    heads = x if x.ndim == 4 else split_heads(x, num_heads or x.shape[-1] // (2 * half))
-    # which of the time, height and width streams turns each pair of features
-    if mrope_layout:
-        stream = np.zeros(half, np.int64)
-        for axis in (1, 2):
-            stream[axis : 3 * mrope_section[axis] : 3] = axis
-    else:
-        stream = np.repeat(np.arange(3), mrope_section)
-    rows = mx.take(in_range(position_ids, cos_cache.shape[0]), mx.array(stream), 0)
-    flat = mx.moveaxis(rows, 0, -1) * half + mx.arange(half)
-    cos, sin = mx.take(cos_cache.flatten(), flat), mx.take(sin_cache.flatten(), flat)
-    turned = rotated(heads, cos, sin, interleaved)
-    return turned if x.ndim == 4 else merge_heads(turned)
