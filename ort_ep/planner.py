@@ -9,6 +9,7 @@ Each call runs in one of four ways, decided once, here:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -254,6 +255,8 @@ class _Builder:
         outs = tuple(-1 if value is None else self.slot(value) for value in results)
         if mode is not _Mode.FOLD and handler.prepare and (late := list(self._late(entry, mode))):
             function = partial(_prepare_and_call, late, function)
+        if not handler.is_builtin:
+            function = partial(_call_on_its_own, function)
         bodies = self.bodies.get(id(entry), {})
         return Step(
             node,
@@ -443,6 +446,21 @@ def _prepare_and_call(
     for index, make, sources in late:
         arguments[index] = make(*(given[source] if source < len(given) else None for source in sources))
     return function(*arguments, **keywords)
+
+
+def _call_on_its_own(function: Callable[..., Any], *given: Slot, **keywords: Any) -> Any:
+    """Call a user's handler, whose `x += 1` must not reach the other readers of x."""
+    return function(*map(_own, given), **keywords)
+
+
+def _own(value: Slot) -> Slot:
+    if isinstance(value, list):
+        return [_own(item) for item in value]
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+        return value
+    return copy.copy(value)
 
 
 def _traceable(entry: Translation, bodies: Mapping[str, Body]) -> bool:

@@ -94,6 +94,11 @@ class Handler:
         """Whether input `index` must be a numpy array when the handler is called."""
         return self.host_step or self.parameter(index) in self.host
 
+    @property
+    def is_builtin(self) -> bool:
+        """Whether the function is this package's."""
+        return self.function.__module__.startswith("ort_ep.")
+
     def __str__(self) -> str:
         return f"{self.domain or 'ai.onnx'}::{self.name} since {self.since} ({self.function.__module__})"
 

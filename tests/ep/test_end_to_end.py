@@ -223,6 +223,28 @@ def test_a_users_operator_runs_where_onnx_knows_only_its_fallback() -> None:
     assert seen == ["Array"]
 
 
+@pytest.mark.parametrize("engine", ["tape", "compile", "eager"])
+def test_what_a_users_operator_does_to_its_input_stays_inside(engine: str) -> None:
+    name = f"Bump{engine.title()}"
+
+    @ort_ep.op(name, domain="local")
+    def bump(x: mx.Array) -> mx.Array:
+        x += 1
+        x[0] = 7
+        return x
+
+    mine, _ = sessions(
+        f"""{HEAD} g (float[N] x) => (float[N] y, float[N] z) {{ a = Neg(x) y = local.{name}(a) z = Neg(a) }}
+        <domain: "local", opset_import: ["": 17]>
+        {name} (a) => (b) {{ b = Abs (a) }}""",
+        engine=engine,
+    )
+    all_on_mlx(mine)
+    for scale in (1, 2):
+        y, z = mine.run(None, {"x": np.array([scale, 2 * scale], np.float32)})
+        assert (y.tolist(), z.tolist()) == ([7, 1 - 2 * scale], [scale, 2 * scale])
+
+
 def broken_model(name: str) -> str:
     return f"""{HEAD} g (float[N] x) => (float[N] y) {{ t = local.{name}(x) y = Neg(t) }}
     <domain: "local", opset_import: ["": 17]>
