@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 from itertools import chain, product
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
@@ -42,6 +42,17 @@ class Convolution(Sliding, total=False):
 
     group: int
     kernel_shape: Sequence[int] | None
+
+
+class Transposition(TypedDict, total=False):
+    """The attributes of a transposed convolution, besides those that say how large the result is."""
+
+    auto_pad: str
+    dilations: Sequence[int] | None
+    group: int
+    kernel_shape: Sequence[int] | None
+    output_padding: Sequence[int] | None
+    strides: Sequence[int] | None
 
 
 def one_to_three_axes(node: Node) -> str | None:

@@ -15,6 +15,7 @@ from ort_ep.ops import activation, arithmetic, logic, matmul, norm, pool
 from ort_ep.ops import shape as shapes
 from ort_ep.ops.axes import axis_of
 from ort_ep.ops.precision import widened
+from ort_ep.ops.window import Sliding
 from ort_ep.registry import BOOL, FLOATS, NUMERIC, op
 
 Binary = Callable[[Array, Array], Array]
@@ -84,15 +85,8 @@ def mean_variance_normalization(x: Array, *, across_channels: int = 0, normalize
 
 
 @op("AveragePool", since=1, dtypes=FLOATS)
-def average_pool(
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Array:
-    return pool.average_pool(x, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+def average_pool(x: Array, *, kernel_shape: Sequence[int], **sliding: Unpack[Sliding]) -> Array:
+    return pool.average_pool(x, kernel_shape=kernel_shape, **sliding)
 
 
 def testing_only(node: Node) -> str | None:

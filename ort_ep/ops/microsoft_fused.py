@@ -21,6 +21,7 @@ from ort_ep.ops.contrib import FusedConvolution, Products, activated, fused_conv
 from ort_ep.ops.conv import (
     Kernel,
     TransposedKernel,
+    Transposition,
     conv_transpose,
     kernel,
     one_to_three_axes,
@@ -246,25 +247,9 @@ def conv_transpose_with_dynamic_pads(
     w: TransposedKernel,
     pads: np.ndarray | None = None,
     b: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    output_padding: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **transposition: Unpack[Transposition],
 ) -> Array:
-    return conv_transpose(
-        x,
-        w,
-        b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        output_padding=output_padding,
-        pads=None if pads is None else pads.tolist(),
-        strides=strides,
-    )
+    return conv_transpose(x, w, b, pads=None if pads is None else pads.tolist(), **transposition)
 
 
 @op("ScaledSiLU", domain=MICROSOFT, dtypes={"x": SINGLES, "scale": SINGLES})
