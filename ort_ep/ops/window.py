@@ -60,7 +60,7 @@ class Window:
             steps = -(-room // stride) if ceil_mode else room // stride
             # a last window that would start in the padding after the data is dropped
             starts_outside = ceil_mode and steps * stride >= length + first
-            output.append(steps if starts_outside else steps + 1)
+            output.append(max(steps if starts_outside else steps + 1, 0))
         return cls(tuple(kernel), tuple(strides), tuple(dilations), tuple(before), tuple(after), tuple(output))
 
     def taps(self, axis: int) -> np.ndarray:

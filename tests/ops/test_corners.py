@@ -39,6 +39,13 @@ CASES: dict[str, Case] = {
     ),
     "arg max over nothing, of nothing": ("ArgMax", [floats(0, 0, 5)], (), 1, {"axis": 1, "keepdims": 0}),
     "indices of no windows": ("MaxPool", [floats(1, 1, 2, 3)], (), 2, {"kernel_shape": [3, 2], "strides": [1, 2]}),
+    "a window far wider than the image": (
+        "MaxPool",
+        [floats(4, 1, 2, 2)],
+        (),
+        1,
+        {"kernel_shape": [2, 3], "dilations": [1, 2], "strides": [1, 2]},
+    ),
     "a scalar bias of one column": ("Gemm", [floats(5, 2), floats(2, 1), floats()], (), 1, {}),
     "backwards from before the start": ("Slice", sliced(INT_MIN, LOWEST, -1), (1, 2, 3, 4), 1, {}),
     "backwards from the start": ("Slice", sliced(-4, -9, -2), (1, 2, 3, 4), 1, {}),
