@@ -43,6 +43,7 @@ const std::unordered_set<std::string> elementwise{
     "Sigmoid",   "Sign",       "Sin",        "Sinh",       "Sqrt",        "Square",    "Subtract",   "Tan",
     "Tanh"};
 const std::unordered_set<std::string> reductions{"And", "Or", "Sum", "Prod", "Min", "Max"};
+const std::unordered_set<std::string> same_elements{"ExpandDims", "Flatten", "Reshape", "Squeeze", "Unflatten"};
 
 // An array of the original graph as transpose(base, axes); no axes: as it is.
 struct View {
@@ -71,6 +72,28 @@ mx::array turned(const mx::array& a, const Ints& order, mx::Stream stream) {
   whole.insert(whole.end(), given.shape().begin(), given.shape().end());
   for (int axis : order) shape.push_back(a.shape(axis));
   return mx::broadcast_to(mx::transpose(mx::reshape(given, whole, stream), order, stream), shape, stream);
+}
+
+// Axes before and after a reshape that hold the same elements.
+struct Run {
+  Ints from, to;
+  std::int64_t size = 1;
+};
+
+// The shortest runs that two shapes of one size consist of.
+std::vector<Run> runs_of(const mx::Shape& from, const mx::Shape& to) {
+  std::vector<Run> runs;
+  for (size_t i = 0, j = 0; i < from.size() || j < to.size();) {
+    Run run;
+    std::int64_t made = 1;
+    auto take = [&] { run.size *= from[run.from.emplace_back(int(i++))]; };
+    auto make = [&] { made *= to[run.to.emplace_back(int(j++))]; };
+    if (i < from.size()) take();
+    if (j < to.size()) make();
+    while (run.size != made) run.size < made ? take() : make();
+    runs.push_back(std::move(run));
+  }
+  return runs;
 }
 
 View view_of(mx::array base, Ints axes) {
@@ -104,6 +127,7 @@ class Layout {
       if (name == "Slice" && sliced(a, first)) return;
       if (name == "Pad") return padded(a, first);
       if (name == "Split") return split(a, first);
+      if (same_elements.count(name) && reshaped(a, first)) return;
       if (name == "CpuDynamicQuantize") return quantized(a, first);
     }
     rebuild(a);
@@ -219,6 +243,42 @@ class Layout {
     for (const auto& out : outputs) dtypes.push_back(out.dtype());
     const auto made = mx::array::make_arrays({of.base.shape(), {}, {}}, dtypes, a.primitive_ptr(), {of.base});
     for (size_t i = 0; i < outputs.size(); ++i) keep(outputs[i], {made[i], i ? Ints{} : of.axes});
+  }
+
+  // What is merged must lie side by side in the base; what lies there in another order is turned.
+  bool reshaped(const mx::array& a, const View& of) {
+    if (!a.size()) return false;
+    const auto runs = runs_of(a.inputs()[0].shape(), a.shape());
+    Ints run_of(of.axes.size()), order, axes(a.ndim());
+    for (size_t r = 0; r < runs.size(); ++r)
+      for (int axis : runs[r].from) run_of[of.axes[axis]] = int(r);
+    mx::Shape shape;
+    std::vector<bool> met(runs.size());
+    auto enter = [&](size_t r) {
+      met[r] = true;
+      for (int axis : runs[r].from) order.push_back(of.axes[axis]);
+      for (int axis : runs[r].to) {
+        axes[axis] = int(shape.size());
+        shape.push_back(a.shape(axis));
+      }
+    };
+    for (int axis = 0, last = -1; axis < int(of.axes.size()); ++axis) {
+      const int r = run_of[axis];
+      const bool one = of.base.shape(axis) == 1; // nowhere in particular
+      if (r == last || (one && (met[r] || runs[r].size != 1))) continue;
+      if (met[r]) return false;
+      enter(r);
+      if (!one) last = r;
+    }
+    for (size_t r = 0; r < runs.size(); ++r)
+      if (!met[r]) enter(r);
+    Ints longer;
+    for (int axis : order)
+      if (of.base.shape(axis) != 1) longer.push_back(axis);
+    const bool kept = std::is_sorted(longer.begin(), longer.end());
+    const auto base = kept ? of.base : mx::transpose(of.base, order, stream(a));
+    keep(a, view_of(mx::reshape(base, shape, stream(a)), std::move(axes)));
+    return true;
   }
 
   void rebuild(const mx::array& a) {

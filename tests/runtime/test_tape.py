@@ -259,6 +259,36 @@ def test_transposes_between_convolutions_cancel() -> None:
     assert made.count("Transpose") <= 4
 
 
+def test_shuffled_channels_are_turned_once() -> None:
+    w = floats(7, 12, 1, 1, 12)
+
+    def conv(x: mx.Array) -> mx.Array:
+        return mx.conv_general(x.transpose(0, 2, 3, 1), w).transpose(0, 3, 1, 2)
+
+    def build(x: mx.Array) -> list[mx.Array]:
+        grouped = conv(x).reshape(1, 3, 4, 6, 6).transpose(0, 2, 1, 3, 4)
+        return [conv(grouped.reshape(1, 12, 6, 6)).transpose(0, 2, 3, 1)]
+
+    made = same(build, floats(8, 1, 12, 6, 6))
+    assert made.count("Transpose") == 2  # of the input, and the shuffle
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 1, 0, 2), (1, 0, 2, 3), (2, 3, 0, 1)])
+@pytest.mark.parametrize("given", [(2, 3, 4, 6), (1, 6, 1, 4), (4, 1, 1, 3), (1, 1, 1, 1)])
+def test_reshapes_of_transposed_arrays(order: tuple[int, ...], given: tuple[int, ...]) -> None:
+    moved = tuple(given[axis] for axis in order)
+    size = int(np.prod(given))
+    shapes = [(size,), (1, *moved), (moved[0] * moved[1], *moved[2:]), (*moved[:2], moved[2] * moved[3], 1)]
+    shapes += [(moved[0], 1, -1), (*moved[:3], 1, moved[3]), (size, 1, 1), moved[::-1]]
+
+    def build(x: mx.Array) -> list[mx.Array]:
+        turned = (x * 2).transpose(order)
+        results = [turned.reshape(shape) + 1 for shape in shapes]
+        return [*results, *(y.transpose(tuple(range(y.ndim))[::-1]) for y in results)]
+
+    same(build, floats(9, *given))
+
+
 def test_a_bias_is_turned_once_however_large_the_image() -> None:
     bias = mx.arange(8, dtype=mx.float32).reshape(1, 8, 1, 1)
 
