@@ -71,7 +71,7 @@ def _table() -> Any:
         return _FIELDS[name](lambda key, *args: body(_open[key], *args))
 
     return c.mlx_io_vtable(
-        is_open=member("is_open", lambda f: not f.file.closed),
+        is_open=member("is_open", lambda f: not getattr(f.file, "closed", False)),
         good=member("good", lambda f: f.problem is None),
         tell=member("tell", lambda f: f.attempt(f.file.tell)),
         seek=member("seek", lambda f, offset, whence: f.attempt(f.file.seek, offset, whence) and None),
@@ -87,7 +87,9 @@ _TABLE = _table()
 
 
 @contextmanager
-def _stream_of(file: IO[bytes], create: Any, free: Any) -> Iterator[int]:
+def _stream_of(file: IO[bytes], method: str, create: Any, free: Any) -> Iterator[int]:
+    if not hasattr(file, method):
+        raise TypeError(f"a file is a path or an open binary file, not {type(file).__name__}")
     key = next(_numbers)
     _open[key] = opened = _Open(file)
     handle = create(key, _TABLE)
@@ -132,7 +134,7 @@ def load(file: File, /, format: str | None = None, return_metadata: bool = False
     elif kind == "gguf":
         raise ValueError("load: gguf files are loaded by path")
     else:
-        with _stream_of(file, c.mlx_io_reader_new, c.mlx_io_reader_free) as reader:
+        with _stream_of(file, "read", c.mlx_io_reader_new, c.mlx_io_reader_free) as reader:
             if kind == "npy":
                 here = local.here
                 array = take(here, c.mlx_load_reader(here.out, reader, here.on(stream)))
@@ -270,7 +272,7 @@ def save(file: File, arr: Array) -> None:
         if c.mlx_save(path, array.live):
             raise local.here.failure("save")
         return
-    with _stream_of(file, c.mlx_io_writer_new, c.mlx_io_writer_free) as writer:  # type: ignore[arg-type]
+    with _stream_of(file, "write", c.mlx_io_writer_new, c.mlx_io_writer_free) as writer:  # type: ignore[arg-type]
         if c.mlx_save_writer(writer, array.live):
             raise local.here.failure("save")
 
@@ -301,7 +303,7 @@ def save_safetensors(file: File, arrays: Mapping[str, Array], metadata: Mapping[
             if c.mlx_save_safetensors(path, named.handle, strings.handle):
                 raise local.here.failure("save_safetensors")
             return
-        with _stream_of(file, c.mlx_io_writer_new, c.mlx_io_writer_free) as writer:  # type: ignore[arg-type]
+        with _stream_of(file, "write", c.mlx_io_writer_new, c.mlx_io_writer_free) as writer:  # type: ignore[arg-type]
             if c.mlx_save_safetensors_writer(writer, named.handle, strings.handle):
                 raise local.here.failure("save_safetensors")
 

@@ -81,6 +81,17 @@ def test_refusals(tmp_path: Path) -> None:
         mx.load(tmp_path / "bad.safetensors")
 
 
+@pytest.mark.parametrize("file", [None, 3, object()])
+def test_what_is_no_file_is_refused(file: Any) -> None:
+    for attempt in (
+        lambda: mx.save(file, mx.array(1)),
+        lambda: mx.save_safetensors(file, {"a": mx.array(1)}),
+        lambda: mx.load(file, "npy"),
+    ):
+        with pytest.raises(TypeError, match=f"a path or an open binary file, not {type(file).__name__}"):
+            attempt()
+
+
 def test_problems_of_python_files_arrive_as_they_were(tmp_path: Path) -> None:
     class Broken(io.BytesIO):
         def write(self, data: Any) -> int:
