@@ -7,7 +7,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops.random import new_key
-from ort_ep.registry import FLOATS, op
+from ort_ep.registry import FLOATS, MICROSOFT, op
 
 
 @op("Dropout", since=7, dtypes=FLOATS)
@@ -34,3 +34,18 @@ def dropout(
         return dropout_10(x, n_outputs=n_outputs)
     mask = mx.random.uniform(0, 1, x.shape, key=new_key(seed)) >= dropped
     return (mx.where(mask, x / (1 - dropped), mx.zeros_like(x)), mask)[:n_outputs]
+
+
+@op("BiasDropout", domain=MICROSOFT, host=("ratio", "training_mode"), dtypes={"data": FLOATS}, pure=False)
+def bias_dropout(
+    data: Array,
+    bias: Array,
+    residual: Array | None = None,
+    ratio: np.ndarray | None = None,
+    training_mode: np.ndarray | None = None,
+    *,
+    seed: int | None = None,
+    n_outputs: int,
+) -> tuple[Array, ...]:
+    y, *mask = dropout(data + bias, ratio, training_mode, seed=seed, n_outputs=n_outputs)
+    return (y if residual is None else y + residual, *mask)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ort_ep.registry import ANY, FLOATS, MICROSOFT, op
+from ort_ep.registry import ANY, FLOATS, INT32, MICROSOFT, SINGLES, op
 
 Host = np.ndarray
 
@@ -97,3 +97,12 @@ def dynamic_time_warping(cost: Host) -> Host:
         else:
             j -= 1
     return np.array(path[::-1], np.int32).reshape(-1, 2).T
+
+
+@op("RemovePadding", domain=MICROSOFT, dtypes={"x": SINGLES, "counts": INT32}, host_step=True)
+def remove_padding(x: Host, counts: Host) -> tuple[Host, Host, Host, Host]:
+    """The tokens of all sequences, where they and then the padding lay, where each sequence begins, the longest."""
+    real = np.arange(x.shape[1]) < counts[:, None]
+    places = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)]).astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(real.sum(1))]).astype(np.int32)
+    return x[real], places.reshape(real.shape), starts, np.array([counts.max(initial=0)], np.int32)

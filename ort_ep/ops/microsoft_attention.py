@@ -12,6 +12,7 @@ import mlxc_py as mx
 from mlxc_py import Array
 from mlxc_py.cpu_primitives import Packed
 from ort_ep.graph import Node
+from ort_ep.ops import precision
 from ort_ep.ops.attention import (
     BIASED,
     at,
@@ -408,3 +409,10 @@ def gated_relative_position_bias(
     gates = sigmoid(mx.sum(halves, -1))
     update, reset = gates[..., :1], gates[..., 1:]
     return (update * (reset * eco_a - 1) + 2) * rel_pos
+
+
+@op("GemmaRotaryEmbedding", domain=MICROSOFT, dtypes={"emb": frozenset({"float32"}), "q": frozenset({"float16"})})
+def gemma_rotary_embedding(emb: Array, q: Array, q_rot: Array, k: Array, k_rot: Array) -> tuple[Array, Array]:
+    # the angles are rounded to the states' type before, and the products to it after
+    sine, cosine = (turn(emb)[:, None].astype(q.dtype) for turn in (precision.sin, precision.cos))
+    return q * cosine + q_rot * sine, k * cosine + k_rot * sine

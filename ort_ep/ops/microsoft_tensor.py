@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
-from ort_ep.ops.axes import axis_of
+from ort_ep.dtypes import to_mlx
+from ort_ep.graph import Node
+from ort_ep.ops.axes import axes_of, axis_of
 from ort_ep.ops.creation import range_
 from ort_ep.ops.indexing import gather_nd, in_range, pad, scatter_rows, trilu
 from ort_ep.ops.microsoft_attention import only_plain
 from ort_ep.ops.precision import narrow, widen, widened
 from ort_ep.ops.sampling import grid_sample
 from ort_ep.ops.spectral import from_complex, to_complex
-from ort_ep.registry import ANY, FLOATS, INDEX, INT32, MICROSOFT, NUMERIC, SINGLES, op
+from ort_ep.registry import ANY, BYTES, FLOATS, INDEX, INT32, MICROSOFT, NUMERIC, SINGLES, op
 from ort_ep.streams import cpu_stream
 
 op("Trilu", domain=MICROSOFT, host=("k",), dtypes=ANY)(trilu)
@@ -172,3 +175,18 @@ def torch_embedding(
     scale_grad_by_freq: np.ndarray | None = None,
 ) -> Array:
     return mx.take(weight, in_range(indices, weight.shape[0]), 0)
+
+
+@op("RestorePadding", domain=MICROSOFT, dtypes={"x": SINGLES, "token_offset": INT32})
+def restore_padding(x: Array, token_offset: Array) -> Array:
+    batch, length = token_offset.shape
+    table = mx.zeros([batch * length, x.shape[1]], x.dtype)
+    places = in_range(token_offset.flatten()[: x.shape[0]], batch * length)
+    return scatter_rows(table, places, x, "none").reshape([batch, length, x.shape[1]])
+
+
+@op("ReduceSumInteger", domain=MICROSOFT, dtypes={"data": BYTES})
+def reduce_sum_integer(data: Array, *, axes: Sequence[int], keepdims: int, node: Node) -> Array:
+    total = mx.sum(data.astype(mx.int32), axes_of(axes, data.ndim), bool(keepdims))
+    made = node.outputs[0]
+    return total if made is None or made.elem_type is None else total.astype(to_mlx(made.elem_type))

@@ -107,10 +107,47 @@ def word_embedding(g: Given) -> Any:
     return case(words, g(1, 6, 1, 3, 4, high=1), g(2, 6), g(3, 7, 4))
 
 
+def bias_dropout(g: Given) -> Any:
+    data, bias, residual = g(0, 3, 8), g(1, 8), g(2, 3, 8)
+    a, b, c = wide(data, bias, residual)
+    given = [data, bias, residual, g.at(3, 0.25), g.at(4, False)]
+    expect = [(a + b + c).astype(data.dtype), np.ones((3, 8), bool)]
+    return case(*given, constants=[3, 4], expect=expect, outputs=2)
+
+
+def gemma_rotary(g: Given) -> Any:
+    angles, *states = g(0, 2, 3, 4), *(g(index, 2, 5, 3, 4) for index in (1, 2, 3, 4))
+    sine, cosine = (turn(angles).astype(np.float16)[:, None] for turn in (np.sin, np.cos))
+    q, q_turned, k, k_turned = states
+    expect = [q * cosine + q_turned * sine, k * cosine + k_turned * sine]
+    return case(angles, *states, expect=expect, outputs=2, tolerance=1e-2)
+
+
+def sum_of_bytes(g: Given) -> Any:
+    x = g(0, 3, 40, high=120)
+    return case(x, axes=[-1], keepdims=0, expect=x.sum(1).astype(g.dtype("T2")))
+
+
+def without_padding(g: Given) -> Any:
+    x = g(0, 2, 3, 4)
+    places = np.array([[0, 3, 4], [5, 1, 2]], np.int32)
+    expect = [x.reshape(6, 4)[[0, 3, 4, 5]], places, np.array([0, 1, 4], np.int32), np.array([3], np.int32)]
+    return case(x, np.array([1, 3], np.int32), expect=expect, outputs=4)
+
+
+def with_padding(g: Given) -> Any:
+    x, places = g(0, 4, 5), np.array([[0, 3, 4], [5, 1, 2]], np.int32)
+    expect = np.zeros((6, 5), x.dtype)
+    expect[[0, 3, 4, 5]] = x
+    return case(x, places, expect=expect.reshape(2, 3, 5))
+
+
 CASES: dict[str, Maker] = {
     "AttnLSTM": attention_lstm,
+    "BiasDropout": bias_dropout,
     "DynamicTimeWarping": time_warping,
     "EngramGate": engram_gate,
+    "GemmaRotaryEmbedding": gemma_rotary,
     "HyperConnectionPostMix": post_mix,
     "HyperConnectionPreMix": pre_mix,
     "MatMulFpQ4": matmul_q4,
@@ -119,6 +156,9 @@ CASES: dict[str, Maker] = {
     "MurmurHash3": murmur,
     "NGramHashMapping": ngrams,
     "PagedAttention": pages,
+    "ReduceSumInteger": sum_of_bytes,
+    "RemovePadding": without_padding,
+    "RestorePadding": with_padding,
     "VarlenCausalConvWithState": packed_convolution,
     "VarlenNGramHashMapping": packed_ngrams,
     "WordConvEmbedding": word_embedding,
