@@ -88,10 +88,18 @@ class CpuSoftmax : public CpuPrimitive {
   bool is_equivalent(const mx::Primitive&) const override { return true; }
 };
 
+} // namespace
+
+std::shared_ptr<mx::Primitive> mlxc::unary_primitive(mx::Stream stream, kernels::Unary kind, float p, float q) {
+  return std::make_shared<CpuUnary>(stream, kind, p, q);
+}
+
+namespace {
+
 mx::array unary(const mx::array& a, int kind, float p, float q, mx::Stream stream) {
   if (kind < 0 || kind >= kernels::n_unary) bad_argument("no such kind of function");
   kernel_type(a.dtype());
-  return mx::array(a.shape(), a.dtype(), std::make_shared<CpuUnary>(stream, kernels::Unary(kind), p, q), {a});
+  return mx::array(a.shape(), a.dtype(), unary_primitive(stream, kernels::Unary(kind), p, q), {a});
 }
 
 mx::array softmax(const mx::array& a, mx::Stream stream) {

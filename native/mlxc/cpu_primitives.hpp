@@ -32,6 +32,9 @@ class CpuPrimitive : public mx::UnaryPrimitive {
   }
 };
 
+// One of kernels::Unary on each element.
+std::shared_ptr<mx::Primitive> unary_primitive(mx::Stream stream, kernels::Unary kind, float p, float q);
+
 // The data of an array as it lies row by row. Where it lies otherwise, `encoder` copies it first.
 const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder);
 

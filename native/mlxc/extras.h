@@ -82,6 +82,7 @@ typedef enum mlxc_py_unary_ {
   MLXC_PY_HARD_SWISH, /* x * clip(p * x + q, 0, 1) */
   MLXC_PY_LEAKY_RELU, /* x < 0 ? p * x : x */
   MLXC_PY_CLIP, /* min(max(x, p), q) */
+  MLXC_PY_LEVELS, /* min(max(round(x / p), q), q + 255) * p */
 } mlxc_py_unary;
 MLXC_API int mlxc_py_cpu_unary(mlx_array* res, mlx_array a, int kind, float p, float q, mlx_stream s);
 

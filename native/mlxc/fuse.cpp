@@ -106,6 +106,8 @@ class Fuser {
       : nodes_(std::move(nodes)), inputs_(inputs.size()), given_(inputs), constants_(constants), outputs_(outputs) {
     for (size_t i = 0; i < nodes_.size(); ++i)
       for (size_t k = 0; k < nodes_[i].shapes.size(); ++k) producer_.push_back(int(i));
+    for (auto& node : nodes_)
+      if (auto levels = in_levels(node)) node = *levels;
     readers_.resize(inputs_ + producer_.size());
     for (size_t i = 0; i < nodes_.size(); ++i)
       for (int slot : nodes_[i].inputs)
@@ -139,6 +141,28 @@ class Fuser {
   const mx::Shape& shape(int node) const { return nodes_[node].shapes[0]; }
 
   int producer(int slot) const { return slot < int(inputs_) ? -1 : producer_[slot - inputs_]; }
+
+  // The one value of a constant with a single element; nothing for other slots.
+  std::optional<float> constant(int slot) const {
+    if (slot >= 0 || constants_[-1 - slot].size() != 1) return {};
+    const auto& a = constants_[-1 - slot];
+    if (a.dtype() == mx::float32) return *a.data<float>();
+    if (a.dtype() == mx::uint8) return *a.data<uint8_t>();
+    if (a.dtype() == mx::int8) return *a.data<int8_t>();
+    return {};
+  }
+
+  // Bytes that are floats again: the floats rounded to one of 256 levels, which is elementwise arithmetic.
+  std::optional<TapeNode> in_levels(const TapeNode& node) const {
+    if (node.primitive->name() != std::string("CpuDequantize") || producer(node.inputs[0]) < 0) return {};
+    const auto& bytes = nodes_[producer(node.inputs[0])];
+    if (bytes.primitive->name() != std::string("CpuQuantize")) return {};
+    const auto scale = constant(node.inputs[1]), zero = constant(node.inputs[2]);
+    if (!scale || !zero || constant(bytes.inputs[1]) != scale || constant(bytes.inputs[2]) != zero) return {};
+    const float low = bytes.dtypes[0] == mx::int8 ? -128 : 0;
+    auto levels = unary_primitive(node.primitive->stream(), kernels::levels, *scale, low - *zero);
+    return TapeNode{std::move(levels), node.shapes, node.dtypes, {bytes.inputs[0]}};
+  }
 
   // What a node does, if it is arithmetic on float32 of one shape; its registers are not known yet.
   std::optional<Operation> operation(int i) const {

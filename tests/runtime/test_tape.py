@@ -378,6 +378,27 @@ def test_arithmetic_after_products(lead: tuple[int, ...]) -> None:
     same(build, floats(26, *lead, 12))
 
 
+@pytest.mark.parametrize("dtype", [mx.int8, mx.uint8])
+@pytest.mark.parametrize("zero", [0, 7, 120])
+def test_bytes_that_are_floats_again_become_arithmetic(dtype: mx.Dtype, zero: int) -> None:
+    scale, offset = mx.array(0.03125), mx.array([zero], dtype)
+
+    def build(x: mx.Array) -> list[mx.Array]:
+        levels = primitives.quantize(x + 1, scale, offset)
+        other = primitives.quantize(x * 2, scale, offset)
+        again = primitives.dequantize(other, scale * 2, offset)  # another scale: not the same floats
+        return [primitives.dequantize(levels, scale, offset) * 3, again, other]
+
+    special = mx.array([np.inf, -np.inf, np.nan, 1e30, -1e30, 0.0, -0.0])
+    x = mx.concatenate([special, floats(27, 1000) * 5, mx.arange(-600, 600) / 64])
+    opened = tape.placeholder(x.shape, x.dtype)
+    made = tape.Tape([opened], build(opened))
+    for ours, theirs in zip(made([x]), build(x), strict=True):
+        np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    if primitives.isa() is not None:
+        assert (made.count("CpuQuantize"), made.count("CpuDequantize")) == (1, 1)
+
+
 def test_not_a_number_stays() -> None:
     x = mx.array([np.nan, 1.0, -np.inf, np.inf, -0.0])
     same(lambda a: [mx.maximum(a, 0) + 1, mx.minimum(0 * a + 1, a), mx.maximum(0.5 * a, a) * 2], x)

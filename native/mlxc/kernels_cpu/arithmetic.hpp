@@ -47,12 +47,14 @@ void convert(const void* source, void* target, size_t n) {
   if (i < n) store_part<To>(out + i, load_part<From>(in + i, n - i), n - i);
 }
 
-// A level beyond 2^20 is out of every range anyway, and the rounding below is exact up to there. A NaN becomes `low`.
+// A level beyond 2^20 is out of every range anyway, and rounding is exact up to there. A NaN becomes the least.
+MLXC_INLINE F in_integers(F x) {
+  x = x >= all(-0x1p20f) ? x : all(-0x1p20f);
+  return x <= all(0x1p20f) ? x : all(0x1p20f);
+}
+
 MLXC_INLINE U8 level(F x, float scale, int zero, int low, int high) {
-  F y = x / scale;
-  y = y >= all(-0x1p20f) ? y : all(-0x1p20f);
-  y = y <= all(0x1p20f) ? y : all(0x1p20f);
-  I found = (I)(y + 0x1.8p23f) - 0x4b400000 + zero;
+  I found = (I)(in_integers(x / scale) + 0x1.8p23f) - 0x4b400000 + zero;
   found = found < low ? I{} + low : found;
   found = found > high ? I{} + high : found;
   return __builtin_convertvector(found, U8);

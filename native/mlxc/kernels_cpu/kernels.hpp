@@ -26,6 +26,7 @@ enum Unary {
   hard_swish,   // x * clip(p * x + q, 0, 1)
   leaky_relu,   // x < 0 ? p * x : x
   clip,         // min(max(x, p), q)
+  levels,       // min(max(round(x / p), q), q + 255) * p
   n_unary
 };
 

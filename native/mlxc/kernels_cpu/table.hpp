@@ -26,6 +26,10 @@ MLXC_INLINE F apply(F x, float p, float q) {
   if constexpr (kind == hard_swish) return x * clamped(p * x + q, 0.0f, 1.0f);
   if constexpr (kind == leaky_relu) return x < all(0.0f) ? p * x : x;
   if constexpr (kind == clip) return clamped(x, p, q);
+  if constexpr (kind == levels) {
+    F level = rounded(in_integers(x / p)).n;
+    return clamped(level, q, q + 255) * p;
+  }
 }
 
 template <Unary kind, class E>
@@ -137,7 +141,7 @@ extern const Table MLXC_ISA = {
     MLXC_TEXT(MLXC_ISA),
     {MLXC_MAP(exp), MLXC_MAP(log), MLXC_MAP(sin), MLXC_MAP(cos), MLXC_MAP(tanh), MLXC_MAP(erf), MLXC_MAP(sigmoid),
      MLXC_MAP(silu), MLXC_MAP(gelu), MLXC_MAP(softplus), MLXC_MAP(hard_sigmoid), MLXC_MAP(hard_swish),
-     MLXC_MAP(leaky_relu), MLXC_MAP(clip)},
+     MLXC_MAP(leaky_relu), MLXC_MAP(clip), MLXC_MAP(levels)},
     {softmax<Float32>, softmax<Float16>, softmax<BFloat16>},
     {MLXC_COMBINE(add), MLXC_COMBINE(subtract), MLXC_COMBINE(multiply), MLXC_COMBINE(divide), MLXC_COMBINE(maximum),
      MLXC_COMBINE(minimum)},
