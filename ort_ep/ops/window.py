@@ -83,7 +83,7 @@ class Window:
         """[N, C, spatial...] -> [N, C, output...]: the elements of every window combined, one axis after the other."""
         x = self.padded(x, fill)
         for axis, (size, dilation, stride) in enumerate(zip(self.kernel, self.dilations, self.strides, strict=True)):
-            span = (self.output[axis] - 1) * stride + 1
+            span = max((self.output[axis] - 1) * stride + 1, 0)
             starts = range(0, size * dilation, dilation)
             x = reduce(combine, (x[(slice(None),) * (2 + axis) + (slice(i, i + span, stride),)] for i in starts))
         return x

@@ -46,6 +46,13 @@ CASES: dict[str, Case] = {
         1,
         {"kernel_shape": [2, 3], "dilations": [1, 2], "strides": [1, 2]},
     ),
+    "a window far wider than the volume": (
+        "MaxPool",
+        [floats(1, 2, 4, 4, 5)],
+        (),
+        1,
+        {"kernel_shape": [3, 3, 3], "dilations": [3, 1, 1], "strides": [2, 2, 1]},
+    ),
     "a scalar bias of one column": ("Gemm", [floats(5, 2), floats(2, 1), floats()], (), 1, {}),
     "backwards from before the start": ("Slice", sliced(INT_MIN, LOWEST, -1), (1, 2, 3, 4), 1, {}),
     "backwards from the start": ("Slice", sliced(-4, -9, -2), (1, 2, 3, 4), 1, {}),
