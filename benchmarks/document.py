@@ -25,7 +25,7 @@ def main() -> None:
         found = json.loads(file.read_text(encoding="utf-8"))
         command = re.sub(r" --(json|plot) \S+", "", found["command"])
         block = f"<!-- {file.stem} -->\n```text\n$ {command}\n{found['printed']}\n```\n"
-        place = re.compile(rf"<!-- {re.escape(file.stem)} -->\n```text\n.*?\n```\n", re.DOTALL)
+        place = re.compile(rf"<!-- {re.escape(file.stem)} -->\n```text\n.*?```\n", re.DOTALL)
         text, count = place.subn(lambda _, block=block: block, text)
         if count != 1:
             parser.error(f"{DOCUMENT} has {count} blocks for {file.stem}")

@@ -71,7 +71,8 @@ def test_shared_weights_document_is_one_script(folder):
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/custom_op.md", "docs/shared_weights.md", "benchmarks/README.md"]
+    "document",
+    ["README.md", "docs/custom_op.md", "docs/shared_weights.md", "docs/PERFORMANCE.md", "benchmarks/README.md"],
 )
 def test_links_inside_the_repository_lead_somewhere(document):
     path = REPOSITORY / document
