@@ -168,6 +168,11 @@ class Registry:
         if isinstance(since, bool) or not isinstance(since, int) or since < 1:
             raise ValueError(f"{name}: since={since!r} must be an operator-set version, a whole number from 1")
 
+        if claim is not None and not callable(claim):
+            raise TypeError(f"{name}: claim={claim!r} must be a function of the node that returns a reason or None")
+        if not isinstance(fold, bool) and fold is not None and not callable(fold):
+            raise TypeError(f"{name}: fold={fold!r} must be True or a function of numpy arrays")
+
         def register(function: F) -> F:
             module = getattr(function, "__module__", "")
             if self._package is not None and not module.startswith(self._package):

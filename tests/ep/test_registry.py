@@ -43,6 +43,8 @@ def test_duplicate_is_an_error_that_names_the_owner() -> None:
         ({"name": ""}, "the name must be an operator's, such as 'Relu', not ''"),
         ({"name": len}, "the name must be an operator's"),
         ({"since": 0}, "Thing: since=0 must be an operator-set version"),
+        ({"claim": 3}, "Thing: claim=3 must be a function of the node"),
+        ({"fold": "numpy"}, "Thing: fold='numpy' must be True or a function"),
         ({"since": "13"}, "Thing: since='13' must be"),
         ({"since": True}, "Thing: since=True must be"),
         ({"dtypes": {"float"}}, "Thing: 'float' is no dtype's name; there are float32, uint8"),
