@@ -41,7 +41,7 @@ def forked_after_use() -> bool:
 
 
 def check_fork() -> None:
-    """To call before what evaluates: after a fork MLX's worker threads are gone and it would wait for ever [M 29]."""
+    """To call before what starts or awaits MLX's threads: in a forked child they are gone, and waited for [M 29]."""
     global _evaluated
     if _forked:
         raise MLXError("MLX cannot compute in a forked child of a process that used it: start processes by spawn")

@@ -19,6 +19,7 @@ class Stream:
     __slots__ = ("__weakref__", "device", "handle", "index")
 
     def __init__(self, device: Device | DeviceType) -> None:
+        check_fork()
         here = local.here
         self._adopt(here, c.mlx_stream_new_device(as_device(device).handle))
 
@@ -168,6 +169,7 @@ def new_stream(device: Device | DeviceType) -> Stream:
 
 def new_thread_unsafe_stream(device: Device | DeviceType) -> Stream:
     """A new stream that any one thread at a time may use (libmlxc 0.7; the caller keeps the lock)."""
+    check_fork()
     here = local.here
     handle = c.mlx_stream_new_thread_unsafe(as_device(device).handle)
     if not handle:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import mlxc_py as mx
 from mlxc_py import tf32
+from mlxc_py.guards import forked_after_use
 from ort_ep import compiled, fusion, memory, partition, planner, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
@@ -189,6 +190,8 @@ class Provider:
         self._give_back_memory()
 
     def _give_back_memory(self) -> None:
+        if forked_after_use():
+            return  # MLX would wait for threads that the child has not got
         mx.clear_cache()  # MLX keeps freed weights for its next arrays
         if self._weight_bytes >= memory.WORTH_GIVING_BACK:
             memory.give_back()
