@@ -13,7 +13,6 @@ import argparse
 import gc
 import importlib
 import json
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -64,6 +63,7 @@ def measure(key: str, feed: str, engine: str, rounds: int, seconds: float) -> di
         row |= {f"{name} {which}": value for which, value in timing.summary(samples).items()}
     for against in SIDES[1:]:
         row[f"/ {against}"] = row["mlx median"] / row[f"{against} median"]
+        row[f"/ {against}, min"] = row["mlx min"] / row[f"{against} min"]
     row["create / cpu"] = row["mlx create"] / row["cpu create"]
     row |= floors.work(path, inputs)._asdict()
     return row
@@ -76,13 +76,9 @@ def limited(row: dict[str, Any], rates: floors.Rates) -> dict[str, Any]:
     return {**row, **least, "limit": f"{largest} {least[largest] / row['mlx median']:.0%}"}
 
 
-def mean(rows: Sequence[dict[str, Any]], which: str, against: str) -> float:
-    return timing.geometric_mean(row[f"mlx {which}"] / row[f"{against} {which}"] for row in rows)
-
-
 TABLE = ("model", "feed", "mlx create", "mlx first", "mlx median", "mlx p95", "mlx MiB")
 TABLE += ("cpu1 median", "cpu median", "cpu1 MiB", "limit")
-RATIOS = ("create / cpu", "/ cpu1", "/ cpu")
+RATIOS = ("create / cpu", "/ cpu", "/ cpu1", "/ cpu1, min")
 
 
 def main() -> None:
@@ -107,10 +103,8 @@ def main() -> None:
                 rows.append(limited(row, rates))
             except RuntimeError as reason:
                 notes.append(f"{key} {feed}: {reason}")
-    for which in ("median", "min"):
-        ratios = ", ".join(f"/ {name} {mean(rows, which, name):.2f}" for name in SIDES[1:])
-        notes.append(f"geometric means of {len(rows)} rows, {which}: {ratios}")
-    notes.append(f"geometric mean of create / cpu: {timing.geometric_mean(row['create / cpu'] for row in rows):.2f}")
+    means = (f"{name} {timing.geometric_mean(row[name] for row in rows):.2f}" for name in RATIOS if rows)
+    notes.append(f"geometric means of {len(rows)} rows: " + "; ".join(means))
     notes.append(
         f"one thread: {rates.gflops:.0f} GFLOP/s, {rates.gigabytes:.1f} GB/s, {rates.call:.2f} us for each operation"
     )
