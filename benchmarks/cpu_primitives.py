@@ -148,6 +148,14 @@ def windows() -> Iterator[Row]:
             partial(np.matmul, np.array(a), np.array(b)),
             products=rows * length * made,
         )
+        bytes_a, bytes_b = (mx.clip(v * 40, -127, 127).astype(mx.int8) for v in (a, b))
+        yield Row(
+            f"product of bytes {rows} x {length} x {made}",
+            recorded(partial(times, cpu.integer_matmul, bytes_b), bytes_a),
+            recorded(partial(times, mx.matmul, b), a),
+            None,
+            products=rows * length * made,
+        )
 
 
 def measure(row: Row, rounds: int) -> dict[str, Any]:
@@ -172,7 +180,7 @@ def main() -> None:
     parser = output.parser(__doc__)
     parser.add_argument("--size", type=int, default=1 << 20, help="elements of the elementwise rows")
     parser.add_argument("--rounds", type=int, default=15, help="calls of each side, in turns, after one untimed")
-    parser.add_argument("--isa", choices=("avx512", "avx2", "baseline"), help="instead of the best")
+    parser.add_argument("--isa", choices=("avx512vnni", "avx512", "avx2", "baseline"), help="instead of the best")
     args = parser.parse_args()
     if cpu.isa() is None:
         raise SystemExit("an official libmlxc has no CPU primitives: unset MLXC_PY_LIBRARY")

@@ -533,7 +533,7 @@ def serves(x: Array, stream: StreamLike = None) -> bool:
 
 
 def isa() -> str | None:
-    """The instruction set that the primitives use: avx512, avx2, baseline; None where there are none."""
+    """The instruction set that the primitives use: avx512vnni, avx512, avx2, baseline; None where there are none."""
     if not _available():
         return None
     name = library().function("mlxc_py_cpu_isa")
