@@ -57,6 +57,8 @@ class Window:
         output = []
         for length, span, stride, first, last in zip(spatial, spans, strides, before, after, strict=True):
             room = length + first + last - span
+            if int(room / stride) < -1:  # less than that ONNX Runtime takes for an empty result
+                raise ValueError(f"a window of {span} does not fit {length} elements padded by {first} and {last}")
             steps = -(-room // stride) if ceil_mode else room // stride
             # a last window that would start in the padding after the data is dropped
             starts_outside = ceil_mode and steps * stride >= length + first
