@@ -12,7 +12,7 @@ from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
 from ort_ep.ops.nbits import UINT8, Blocks, dequantized, grouped
-from ort_ep.ops.precision import sigmoid, softmax, widen
+from ort_ep.ops.precision import on_cuda, sigmoid, softmax, widen
 from ort_ep.registry import MICROSOFT, SINGLES, op
 
 # [T, k or 1, 1, K] and the experts [T, k] of each token -> [T, k, 1, N]
@@ -80,6 +80,8 @@ def quantized(
     if layout is None:
         return plain(dequantized(weights, blocks, bits, block), bias)
     words, steps, offsets, group = layout
+    if on_cuda():
+        return plain(mx.dequantize(words, steps, offsets, group, bits), bias)
     return with_bias(
         lambda x, chosen: mx.gather_qmm(
             x, words, steps, offsets, rhs_indices=chosen, transpose=True, group_size=group, bits=bits

@@ -12,7 +12,7 @@ from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops.axes import axis_of
 from ort_ep.ops.indexing import in_range
-from ort_ep.ops.precision import accumulated, on_cpu, widen
+from ort_ep.ops.precision import accumulated, on_cpu, on_cuda, widen
 from ort_ep.registry import INDEX, MICROSOFT, SINGLES, op
 
 UINT8 = frozenset({"uint8"})
@@ -126,7 +126,7 @@ def block_product(a: Array, b: Array, blocks: Blocks, bits: int, block: int) -> 
     layout = grouped(b, blocks, bits, block)
     if layout is None:
         return mx.matmul(accumulated(a), dequantized(mx.view(b, mx.uint8), blocks, bits, block).T)
-    if math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu():
+    if not on_cuda() and (math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu()):
         return mx.quantized_matmul(widen(a), layout.words, layout.gains, layout.offsets, True, layout.group, bits)
     weights = mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
     return mx.matmul(accumulated(a), weights.T)

@@ -57,6 +57,11 @@ def on_cpu() -> bool:
     return bool(mx.current_stream().device.type == mx.cpu)
 
 
+def on_cuda() -> bool:
+    """Whether it runs on CUDA, whose products of packed weights are wrong in MLX 0.32.4 (8 rows of 64, for example)."""
+    return not on_cpu() and mx.cuda.is_available()
+
+
 def widened(handler: Handler) -> Handler:
     """Run a handler with its 16-bit floats in float32; results in float32 go back to the first input's type."""
 

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mlxc_py as mx
+from ort_ep.ops import moe
+
 Check = Callable[..., None]
 Draw = Callable[..., Any]
 Host = np.ndarray[Any, Any]
@@ -118,6 +121,12 @@ def test_quantized(check: Check, draw: Draw, bits: int, block: int, zero: bool) 
     how |= {"activation_type": "silu"} | ({"block_size": block} if block else {})
     expected = experts(x, logits, 2, 1, layers, ACTIVATIONS["silu"]).astype(np.float32)
     check("QMoE", x, logits, *given, expect=expected, rtol=1e-3, atol=1e-3, **how)
+
+
+def test_the_form_that_cuda_gets(check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moe, "on_cuda", lambda: True)
+    monkeypatch.setattr(mx, "gather_qmm", None)
+    test_quantized(check, draw, 4, 32, True)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

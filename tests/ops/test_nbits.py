@@ -9,6 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import mlxc_py as mx
+from ort_ep.ops import nbits
+
 Check = Callable[..., None]
 Draw = Callable[..., Any]
 Host = np.ndarray[Any, Any]
@@ -47,6 +50,12 @@ def test_against_the_cpu_kernel(check: Check, draw: Draw, bits: int, block: int,
     a, bias = draw(np.float32, 2, rows, 512), draw(np.float32, 10)
     how = {"K": 512, "N": 10, "bits": bits, "block_size": block, "constants": [1, 2, 3], "domain": MICROSOFT}
     check("MatMulNBits", a, *given, None, bias, rtol=1e-3, atol=1e-3, **how)
+
+
+def test_the_form_that_cuda_gets(check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nbits, "on_cuda", lambda: True)
+    monkeypatch.setattr(mx, "quantized_matmul", None)
+    test_against_the_cpu_kernel(check, draw, 4, 32, "packed", 1)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
