@@ -415,7 +415,9 @@ def test_a_weight_of_several_bodies_exists_once() -> None:
     before = mx.get_active_memory()
     mine, cpu = sessions(branches_over_one_weight(size))
     whole(mine)
-    assert mx.get_active_memory() - before < 1.5 * 4 * size * size
+    # before 1.27 the bodies are subgraphs of their own, where nobody knows a constant to prepare: they hold the weight
+    forms = 1 if ORT >= (1, 27) else 2
+    assert mx.get_active_memory() - before < (forms + 0.5) * 4 * size * size
     for condition in (True, False):
         same(mine, cpu, {"c": np.array(condition), "x": floats(2, size) * np.float32(1e-3)}, 1e-3)
 

@@ -418,3 +418,13 @@ def test_ten_thousand_nodes_are_one_subgraph() -> None:
     mine, cpu = sessions(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
     all_on_mlx(mine)
     same(mine, cpu, {"v0": np.array([1, -2], np.float32)})
+
+
+def test_inputs_in_mapped_files(tmp_path: Path) -> None:
+    """Nothing may be mapped before the first page of a file, where MLX looks for a buffer's size."""
+    mine, cpu = sessions(f"<{HEAD[1:]} g (float[N] x) => (float[N] y) {{ y = Identity(x) }}")
+    files = []
+    for number in range(20):
+        np.full(1 << 19, number, np.float32).tofile(tmp_path / str(number))
+        files.append(np.memmap(tmp_path / str(number), np.float32, "r"))
+        same(mine, cpu, {"x": files[-1]})

@@ -23,6 +23,7 @@ import mlxc_py as mx
 import ort_ep
 from ort_ep import shared_initializers as si
 
+ORT = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 FLOAT, UINT8, INT32, INT64, FLOAT16, BFLOAT16, UINT4, INT4 = 1, 2, 6, 7, 10, 16, 21, 22
 
 
@@ -553,6 +554,7 @@ def test_replaceable_values_of_outer_graphs_never_enter(without: Callable[[str],
         np.testing.assert_allclose(session.run(None, given)[0], cpu.run(None, given)[0], rtol=1e-4)
 
 
+@pytest.mark.skipif(ORT < (1, 27), reason="before 1.27 ONNX Runtime does not hand over what bodies capture")
 def test_constants_of_a_claimed_if_are_shared_with_its_bodies() -> None:
     graph = onnx.parser.parse_graph("""g (float[64,64] x, bool c) => (float[64,64] z) {
         y = Mul(x, w)
