@@ -73,8 +73,9 @@ class Tape:
     def run(self, addresses: Sequence[int]) -> tuple[list[Array], list[int], int]:
         """The outputs, evaluated, the addresses of their data, and the nanoseconds that the evaluation took.
 
-        The inputs lie at host addresses, row-contiguous and of the recorded shapes, which nothing checks; on the CPU an
-        output may lie in an input's memory. MLXError where an output is not row-contiguous.
+        The inputs lie at host addresses that `interop.can_borrow` takes, row-contiguous and of the recorded shapes;
+        nothing checks that. On the CPU an output may lie in an input's memory. MLXError where an output is not
+        row-contiguous.
         """
         if not self.handle:
             raise ClosedError("this tape is closed")

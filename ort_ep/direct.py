@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import mlxc_py as mx
+from mlxc_py.interop import can_borrow
 from mlxc_py.tape import Tape
 from ort_ep import dtypes
 from ort_ep.plan import Plan, Port
@@ -57,7 +58,8 @@ class DirectInputs:
         ]
 
     def read(self, inputs: Sequence[Input], stream: int) -> tuple[Hashable, list[int]] | None:
-        """The key on a stream of that index, and the addresses; None where an input has another type than declared."""
+        """The key on a stream of that index, and the addresses; None where an input has another type than declared, or
+        lies where it has to be copied."""
         key: list[Hashable] = [stream]
         addresses = []
         for argument in self._arguments:
@@ -70,6 +72,8 @@ class DirectInputs:
                 return None
             key.append((argument.dtype, shape))
             if argument.read:
+                if address and not can_borrow(address):
+                    return None
                 addresses.append(address)
         return tuple(key), addresses
 

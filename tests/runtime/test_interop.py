@@ -6,6 +6,7 @@ import ctypes
 import gc
 import importlib
 import importlib.util
+import mmap
 import sys
 import weakref
 from typing import Any
@@ -93,6 +94,19 @@ def test_from_address_copies_or_keeps_its_owner() -> None:
         mx.Array.from_address(0, (3,), mx.int8)
     with pytest.raises(ValueError, match="negative"):
         mx.Array.from_address(HOST.ctypes.data, (-1,), mx.int8)
+
+
+def test_from_address_where_a_mapping_begins() -> None:
+    pages = mmap.mmap(-1, 1 << 16)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    assert protect(start, mmap.PAGESIZE, 0) == 0  # whoever reads before the data ends the process
+    try:
+        a = mx.Array.from_address(start + mmap.PAGESIZE, (4096,), mx.float32, owner=pages)
+        assert np.array(mx.contiguous(a)).tolist() == [0] * 4096
+    finally:
+        protect(start, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 lets no Python class export a buffer")
