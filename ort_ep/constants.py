@@ -166,17 +166,20 @@ def _share(array: mx.Array, leaves: Sequence[SharedInitializer]) -> tuple[mx.Arr
             return array, leaf
         share = get_view(InitData.of(owner), array.shape, array.dtype)
         return share.array if share else array, share
-    share = derived(array, dtypes.BY_NUMPY[array.dtype.numpy].code)
+    share = derived(array)
     return share.array if share else array, share
 
 
-def derived(array: mx.Array, elem_type: int) -> SharedInitializer | None:
-    """The interned twin of an array computed from weights while compiling; None where it is too small or not shared."""
+def derived(array: mx.Array) -> SharedInitializer | None:
+    """The interned twin of an array computed from weights while compiling; None where it is too small or not shared.
+
+    It goes by the array's own dtype: bit patterns of a type that MLX lacks take other bytes than that type's in ONNX.
+    """
     if array.nbytes < MIN_SHARED_BYTES or not (sharing_enabled() and views_enabled()):
         return None
     array = mx.contiguous(array)
     evaluate([array])
-    return get_derived(array, array.shape, elem_type)
+    return get_derived(array, array.shape, dtypes.BY_NUMPY[array.dtype.numpy].code)
 
 
 def _arrays(result: Any) -> Iterator[mx.Array]:

@@ -111,7 +111,12 @@ class _Builder:
         self.demanded.update(outputs[index].slot for index in self.host_results)
         self._levels()
         self._modes()
-        frame = Frame([], {})
+        codes = {
+            slot: dtypes.ELEM_TYPES[value.elem_type]
+            for slot, value in enumerate(self.values)
+            if value.dtype in dtypes.NARROW and value.elem_type is not None
+        }
+        frame = Frame([], {}, codes)
         self._prepare(frame)
         self.weights = self._shared()
         self._constants(frame)
@@ -132,11 +137,7 @@ class _Builder:
             host_inputs=frozenset(i for i, port in enumerate(ports) if port.slot in self.demanded),
             nodes=len(self.calls),
             host_outputs=frozenset(i for i, port in enumerate(outputs) if self.known.get(port.slot) is not None),
-            codes={
-                slot: dtypes.ELEM_TYPES[value.elem_type]
-                for slot, value in enumerate(self.values)
-                if value.dtype in dtypes.NARROW and value.elem_type is not None
-            },
+            codes=codes,
             weights=(*(leaf for slot, leaf in self.weights.items() if frame.values[slot] is not None), *self.kept),
         )
 
@@ -350,9 +351,8 @@ class _Builder:
     def _share_computed(self, frame: Frame) -> None:
         """What was computed from weights is shared like them."""
         for slot, value in enumerate(frame.values):
-            elem_type = self.values[slot].elem_type
-            if isinstance(value, mx.Array) and slot not in self.weights and elem_type:
-                twin = derived(value, elem_type)
+            if isinstance(value, mx.Array) and slot not in self.weights and self.values[slot].elem_type:
+                twin = derived(value)
                 if twin is not None:
                     self.weights[slot], frame.values[slot] = twin, twin.array
 

@@ -428,3 +428,21 @@ def test_inputs_in_mapped_files(tmp_path: Path) -> None:
         np.full(1 << 19, number, np.float32).tofile(tmp_path / str(number))
         files.append(np.memmap(tmp_path / str(number), np.float32, "r"))
         same(mine, cpu, {"x": files[-1]})
+
+
+@pytest.mark.parametrize("stored", [TensorProto.INT4, TensorProto.FLOAT8E4M3FN])
+def test_computed_constants_of_types_that_mlx_lacks(stored: int) -> None:
+    size = 128  # large enough to be shared between sessions
+    values = np.random.default_rng(0).standard_normal((size, size), np.float32)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["w", "step"], ["q"], output_dtype=stored),
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["y"]),
+    ]
+    scale = helper.make_tensor_value_info("scale", TensorProto.FLOAT, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [size, size])
+    constants = [numpy_helper.from_array(values, "w"), numpy_helper.from_array(np.float32(0.5), "step")]
+    graph = helper.make_graph(nodes, "g", [scale], [y], constants)
+    opset = [helper.make_opsetid("", 21)]
+    mine, cpu = sessions(helper.make_model(graph, opset_imports=opset, ir_version=10))
+    all_on_mlx(mine)
+    same(mine, cpu, {"scale": np.array(0.5, np.float32)})
