@@ -317,23 +317,25 @@ def _build(
         frame.execute(Segment(steps=[step]))
         if not empty_arrays and _any_empty(frame.values[slot] for slot in step.outs if slot >= 0):
             raise _EmptyArrayError
-    results.arrays, results.finals, results.values, results.forms = [], [], {}, []
+    done = _Results()
     made = []
     for slot in stage.writes:
         value = frame.values[slot]
         if isinstance(value, mx.Array):
-            results.arrays.append(slot)
+            done.arrays.append(slot)
             made.append(value)
         else:
-            results.values[slot] = value
+            done.values[slot] = value
     for position, port in stage.outputs:
         value = frame.values[port.slot]
         if isinstance(value, mx.Array):
             made.append(exact(value, port))
-            results.finals.append(position)
-            results.forms.append((made[-1].shape, made[-1].nbytes))
+            done.finals.append(position)
+            done.forms.append((made[-1].shape, made[-1].nbytes))
         else:
-            results.values[port.slot] = value
+            done.values[port.slot] = value
+    # equal ones take their place: MLX's compile builds again on each new thread, while others replay and read these
+    results.arrays, results.finals, results.values, results.forms = done.arrays, done.finals, done.values, done.forms
     return made
 
 
