@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,9 +45,16 @@ class PooledStream:
         pending = list(arrays)
         if pending:
             began = time.perf_counter_ns()
-            with self.lock:
-                mx.async_eval(*pending)
-            mx.eval(*pending)
+            try:
+                with self.lock:
+                    mx.async_eval(*pending)
+                mx.eval(*pending)
+            except mx.MLXError:
+                raise
+            except BaseException:  # Ctrl-C: what is under way reads memory that the caller of the run may free
+                with suppress(mx.MLXError):
+                    mx.eval(*pending)
+                raise
             spent.evaluating += time.perf_counter_ns() - began
 
 

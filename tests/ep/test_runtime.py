@@ -136,6 +136,22 @@ def test_any_number_of_threads_may_run_any_plan(toy: Registry, planned: Planned,
     assert wrong == []
 
 
+def test_interrupted_evaluation_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = mx.async_eval
+
+    def interrupted(*arrays: mx.Array) -> None:
+        start(*arrays)
+        raise KeyboardInterrupt
+
+    with streams.pool("cpu").lease() as stream:
+        product = mx.matmul(mx.ones((1024, 1024)), mx.ones((1024, 1024)))
+        monkeypatch.setattr(mx, "async_eval", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.evaluate([product])
+    assert product.address  # an error while it is under way
+    assert not stream.lock.locked()
+
+
 def test_streams_are_bounded_and_shared() -> None:
     pool = streams.StreamPool(mx.cpu, 2)
     with pool.lease() as a, pool.lease() as b, pool.lease() as c:
