@@ -138,7 +138,7 @@ class _Fuser:
                     and b is not None
                     and (a.rank or 0) >= 2
                     and b.rank == 2
-                    and _columns(b) == _columns(bias)
+                    and _columns(b) == _columns(bias) is not None
                 ):
                     return _call("MatMulAdd", add, [a, b, bias]), [maker, add]
         return None

@@ -104,6 +104,12 @@ def test_a_product_with_a_bias(both: Callable[..., list[str]]) -> None:
     assert both(wider, {**inputs, "b": normal(5, 1)}) == ["MatMul", "Add"]
 
 
+def test_a_bias_of_unknown_length_may_widen_the_product(both: Callable[..., list[str]]) -> None:
+    text = "g (float[N, 6] x, float[6, K] w, float[M] b) => (float[N, M] y) { p = MatMul(x, w) y = Add(p, b) }"
+    inputs = {"x": normal(5, 6), "w": normal(6, 1), "b": normal(4)}
+    assert both(text, inputs) == ["MatMul", "Add"]
+
+
 def test_integers_doubles_and_a_users_operator_stay(
     both: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
