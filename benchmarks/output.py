@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,9 @@ def machine() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[name] = ""
     kind = platform.processor() or platform.machine()
-    try:
+    with suppress(OSError):  # not Linux
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         kind = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), kind)
-    except OSError:
-        pass  # not Linux
     return {"cpu": kind, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
 
 

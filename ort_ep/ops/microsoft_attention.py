@@ -75,11 +75,6 @@ def masked_bias(
     return excluding([behind(queries, keys, keys - queries) >= 0] if causal else [], bias)
 
 
-def biased_heads(x: Array, heads: int, bias: Array | None) -> Array:
-    """[B, L, hidden] with its projection's bias -> [B, heads, L, D]."""
-    return split_heads(x if bias is None else x + bias, heads)
-
-
 @op(
     "MultiHeadAttention",
     domain=MICROSOFT,
