@@ -45,6 +45,8 @@ class Known(IntEnum):
 
 
 _Args = tuple[tuple[int, Want] | None, ...]
+# What a call prepares: how, and the positions of the inputs that are read and replaced.
+_Late = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]
 
 
 class _Mode(Enum):
@@ -218,12 +220,12 @@ class _Builder:
             for index, value in enumerate(entry.node.inputs)
         ) + self._captures(entry)
 
-    def _want(self, entry: Translation, mode: _Mode, index: int, value: Value) -> tuple[int, Want]:
+    def _want(self, entry: Translation, mode: _Mode, index: int, value: Value) -> tuple[int, Want] | None:
         handler = entry.handler
         if mode is _Mode.FOLD or handler.wants_host(index):
             return self.slot(value), Want.HOST
         if mode is _Mode.DEVICE and handler.prepare and (ready := self._ready(entry, index)) is not None:
-            return ready, Want.EITHER
+            return (ready, Want.EITHER) if _is_first(entry, index) else None
         return self.slot(value), Want.EITHER if handler.host_result else _free_want(value)
 
     def _captures(self, entry: Translation) -> _Args:
@@ -274,7 +276,7 @@ class _Builder:
     # ------------------------------------------------------------ prepared inputs
     def _ready(self, entry: Translation, index: int) -> int | None:
         """The slot for what is prepared from constants in the place of an input; None where each call does it."""
-        recipe = entry.handler.prepare.get(entry.handler.parameter(index) or "")
+        recipe = _preparation(entry, index)
         if recipe is None:
             return None
         values = _recipe_inputs(entry, recipe)
@@ -285,7 +287,7 @@ class _Builder:
         key = (recipe.function, tuple(sorted(keywords.items())))
         item = self.prepared.get((key, slots))
         if item is None:
-            place = self.slot(Value(-1, f"prepared {entry.handler.parameter(index)}"))
+            place = self.slot(Value(-1, f"prepared {recipe.inputs[0]}"))
             item = _Prepared(place, partial(recipe.function, **keywords), key, slots)
             self.prepared[(key, slots)] = item
         return item.slot
@@ -296,15 +298,17 @@ class _Builder:
             return False
         return value.constant is None or not self._owner(value).flags & Flags.OUTER
 
-    def _late(self, entry: Translation, mode: _Mode) -> Iterator[tuple[int, Callable[..., Any], tuple[int, ...]]]:
-        """What is prepared at each call: which input, how, and from which inputs."""
+    def _late(self, entry: Translation, mode: _Mode) -> Iterator[_Late]:
+        """What is prepared at each call."""
         parameters = entry.handler.parameters
-        for index, value in enumerate(entry.node.inputs):
-            recipe = entry.handler.prepare.get(entry.handler.parameter(index) or "")
-            if recipe is None or value is None or (mode is _Mode.DEVICE and self._ready(entry, index) is not None):
+        for index in range(len(entry.node.inputs)):
+            recipe = _preparation(entry, index)
+            if recipe is None or not _is_first(entry, index):
+                continue
+            if mode is _Mode.DEVICE and self._ready(entry, index) is not None:
                 continue
             make = partial(recipe.function, **_recipe_keywords(entry, recipe))
-            yield index, make, tuple(map(parameters.index, recipe.inputs))
+            yield make, tuple(map(parameters.index, recipe.inputs)), tuple(map(parameters.index, recipe.replaced))
 
     def _prepare(self, frame: Frame) -> None:
         """What is prepared from initializers alone, before other weights take memory."""
@@ -427,6 +431,19 @@ class _Builder:
             frame.sync([slot])
 
 
+def _preparation(entry: Translation, index: int) -> Preparation | None:
+    """What input `index` of a call goes into; None where that is the handler alone."""
+    recipe = entry.handler.prepare.get(entry.handler.parameter(index) or "")
+    given = recipe and entry.node.input(entry.handler.parameters.index(recipe.inputs[0]))
+    return None if given is None else recipe
+
+
+def _is_first(entry: Translation, index: int) -> bool:
+    """Whether the handler gets what is prepared from an input, and others, in the place of this one."""
+    parameter = entry.handler.parameter(index) or ""
+    return entry.handler.prepare[parameter].inputs[0] == parameter
+
+
 def _recipe_inputs(entry: Translation, recipe: Preparation) -> list[Value | None]:
     return [entry.node.input(entry.handler.parameters.index(name)) for name in recipe.inputs]
 
@@ -435,16 +452,14 @@ def _recipe_keywords(entry: Translation, recipe: Preparation) -> dict[str, Any]:
     return {name: value for name, value in entry.node.attributes.items() if name in recipe.attributes}
 
 
-def _prepare_and_call(
-    late: Sequence[tuple[int, Callable[..., Any], tuple[int, ...]]],
-    function: Callable[..., Any],
-    *given: Slot,
-    **keywords: Any,
-) -> Any:
+def _prepare_and_call(late: Sequence[_Late], function: Callable[..., Any], *given: Slot, **keywords: Any) -> Any:
     """Call a handler with some inputs prepared first."""
     arguments = list(given)
-    for index, make, sources in late:
-        arguments[index] = make(*(given[source] if source < len(given) else None for source in sources))
+    for make, sources, (first, *others) in late:
+        arguments[first] = make(*(given[source] if source < len(given) else None for source in sources))
+        for other in others:
+            if other < len(arguments):
+                arguments[other] = None
     return function(*arguments, **keywords)
 
 

@@ -46,14 +46,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is done to an input before its handler sees it, once where it is constant: see `prepare` of `Registry.op`.
+    """What is done to inputs before their handler sees them, once where they are constant: see `prepare` of
+    `Registry.op`.
 
-    `inputs` name what the function takes, `attributes` the node's attributes among its keywords.
+    `inputs` name what the function takes, `attributes` the node's attributes among its keywords. Of `replaced`, the
+    handler gets the result as the first, and nothing as the others.
     """
 
     function: Callable[..., Any]
     inputs: tuple[str, ...]
     attributes: frozenset[str]
+    replaced: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +140,7 @@ class Registry:
         host_results: Mapping[str, tuple[int, ...]] | None = None,
         host_arguments: Mapping[str, tuple[int, ...]] | None = None,
         trips: Callable[[Node], int | None] | None = None,
-        prepare: Mapping[str, Callable[..., Any]] | None = None,
+        prepare: Mapping[str | tuple[str, ...], Callable[..., Any]] | None = None,
         override: bool = False,
     ) -> Callable[[F], F]:
         """Register the decorated function as the translation of an ONNX operator.
@@ -159,7 +162,8 @@ class Registry:
         prepare: {input: function}: the handler gets what the function makes of that input: an Array, or a NamedTuple of
             Arrays and plain values. Its keywords are attributes of the node; further positional parameters are other
             inputs of the handler, by name. Of constants it is computed once, when the session is made, shared between
-            sessions and kept in the place of the weights that it was computed from.
+            sessions and kept in the place of the weights that it was computed from. A tuple of inputs as the key are
+            the function's first parameters: the handler gets its result as the first of them and None as the others.
         override: replace what is registered. Without it a duplicate is a ValueError.
         """
 
@@ -178,10 +182,11 @@ class Registry:
             if self._package is not None and not module.startswith(self._package):
                 self.load()  # a user's op must meet ours as a duplicate now, not when ours are imported later
             parts = _signature(name, function, host)
-            prepared = {key: _preparation(name, key, made, parts) for key, made in (prepare or {}).items()}
+            recipes = [_preparation(name, key, made, parts) for key, made in (prepare or {}).items()]
+            prepared = {key: recipe for recipe in recipes for key in recipe.replaced}
             if prepared and (fold is True or host_step or prepared.keys() & set(host)):
                 raise ValueError(f"{name}: what is prepared is on the device, what folds or is in `host` is numpy")
-            if any(prepared.keys() & set(made.inputs[1:]) for made in prepared.values()):
+            if any(prepared.get(key, recipe) is not recipe for recipe in recipes for key in recipe.inputs):
                 raise ValueError(f"{name}: an input that is itself prepared can't go into the preparation of another")
             self.add(
                 Handler(
@@ -316,16 +321,19 @@ def _signature(name: str, function: Callable[..., Any], host: Collection[str]) -
     }
 
 
-def _preparation(name: str, key: str, function: Callable[..., Any], handler: Mapping[str, Any]) -> Preparation:
+def _preparation(
+    name: str, key: str | tuple[str, ...], function: Callable[..., Any], handler: Mapping[str, Any]
+) -> Preparation:
     """A function given as `prepare`; TypeError where its signature does not fit the handler's."""
-    parts = _signature(name, function, ())
-    inputs = (key, *parts["parameters"][1:])
-    if not set(inputs) <= set(handler["parameters"]) or not parts["parameters"] or parts["variadic"]:
+    parts, replaced = _signature(name, function, ()), (key,) if isinstance(key, str) else tuple(key)
+    inputs = (*replaced, *parts["parameters"][len(replaced) :])
+    fits = 0 < len(replaced) <= len(parts["parameters"]) and not parts["variadic"]
+    if not fits or not set(inputs) <= set(handler["parameters"]):
         raise TypeError(
             f"{name}: prepare={key!r}: {function.__name__} takes {list(inputs)}, the handler's inputs are"
             f" {list(handler['parameters'])}"
         )
-    return Preparation(function, inputs, parts["attributes"])
+    return Preparation(function, inputs, parts["attributes"], replaced)
 
 
 def _typed_keywords(function: Callable[..., Any], keywords: inspect.Parameter | None) -> Any:

@@ -135,6 +135,26 @@ def test_preparation_reads_other_constants_and_attributes(toy: Registry, planned
         np.testing.assert_allclose(run(built, {"x": x, **extra})[0], expected, rtol=1e-4, atol=1e-3)
 
 
+def test_several_inputs_are_replaced_together(toy: Registry, planned: Planned, run: Run) -> None:
+    given: list[Any] = []
+
+    def shifted(weights: mx.Array, offset: mx.Array | None = None, *, alpha: float = 1.0) -> mx.Array:
+        return weights * alpha if offset is None else (weights + offset) * alpha
+
+    @toy.op("Gemm", since=13, prepare={("b", "c"): shifted})
+    def gemm(a: mx.Array, b: mx.Array, c: None = None, *, alpha: float = 1.0) -> mx.Array:
+        given.append(c)
+        return a @ b
+
+    w, c, x = square(), square(1), np.ones((2, SIDE), np.float32)
+    for inputs, weights, extra in (("xwc", {"w": w, "c": c}, {}), ("xwc", {"w": w}, {"c": c}), ("xw", {"w": w}, {})):
+        built = planned(one_node("Gemm", inputs, weights, alpha=2.0), toy)
+        expected = x @ (2 * (w + (c if "c" in inputs else 0)))
+        np.testing.assert_allclose(run(built, {"x": x, **extra})[0], expected, rtol=1e-4, atol=1e-3)
+        assert len([value for value in built.values if value is not None]) == 1
+    assert given == [None] * 3
+
+
 def test_same_weight_in_two_calls_is_prepared_once(toy: Registry, planned: Planned) -> None:
     calls: list[int] = []
     planned(text_model("t = MatMul(x, w) y = MatMul(t, w)"), counting(toy, calls))
@@ -163,6 +183,10 @@ def test_failing_preparation_leaves_nothing_and_is_told(toy: Registry, planned: 
         ({"b": lambda b: b}, {"fold": True}, "what folds or is in `host` is numpy"),
         ({"b": lambda b: b}, {"host": ("b",)}, "what folds or is in `host` is numpy"),
         ({"b": lambda b, a: b, "a": lambda a: a}, {}, "itself prepared"),
+        ({("b", "a"): lambda b, a: b, "a": lambda a: a}, {}, "itself prepared"),
+        ({("b", "c"): lambda b, c: b}, {}, r"takes \['b', 'c'\]"),
+        ({("b", "a"): lambda b: b}, {}, r"prepare=\('b', 'a'\)"),
+        ({(): lambda b: b}, {}, r"prepare=\(\)"),
     ],
 )
 def test_what_does_not_fit_is_refused(prepare: Any, settings: Any, text: str) -> None:

@@ -23,7 +23,7 @@ def call(domain: str, name: str, *inputs: Any, **attributes: Any) -> None:
     places = {parameter: index for index, parameter in enumerate(handler.parameters) if index < len(given)}
     prepared = {}
     for parameter, recipe in handler.prepare.items():
-        if parameter in places and given[places[parameter]] is not None:
+        if parameter == recipe.inputs[0] and parameter in places and given[places[parameter]] is not None:
             sources = [given[places[source]] if source in places else None for source in recipe.inputs]
             known = {key: attributes[key] for key in recipe.attributes & attributes.keys()}
             prepared[places[parameter]] = recipe.function(*sources, **known)
