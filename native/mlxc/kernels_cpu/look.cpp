@@ -4,20 +4,34 @@ namespace mlxc::kernels {
 
 namespace {
 
+constexpr int ceil_div(int a, int b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
+constexpr int within(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
+
 template <class T>
 void look_at(const T** seen, const T* image, const T* padding, int first, int n, const Window& w) {
-  int y = first / w.out_width, x = first % w.out_width;
-  for (int i = 0; i < n; ++i) {
-    const T** column = seen + i;
-    for (int ky = 0; ky < w.kernel_height; ++ky) {
-      const int row = y * w.stride_y - w.top + ky * w.dilation_y;
-      const T* line = unsigned(row) < unsigned(w.height) ? image + size_t(row) * w.width * w.channels : nullptr;
-      for (int kx = 0; kx < w.kernel_width; ++kx, column += chunk) {
-        const int pixel = x * w.stride_x - w.left + kx * w.dilation_x;
-        *column = line && unsigned(pixel) < unsigned(w.width) ? line + size_t(pixel) * w.channels : padding;
+  const int first_y = first / w.out_width, first_x = first % w.out_width;
+  for (int kx = 0; kx < w.kernel_width; ++kx) {
+    // the output columns from `low` to `high` see the image, at pixel x * stride_x + offset
+    const int offset = kx * w.dilation_x - w.left;
+    const int low = within(ceil_div(-offset, w.stride_x), 0, w.out_width);
+    const int high = within(ceil_div(w.width - offset, w.stride_x), low, w.out_width);
+    const int64_t step = int64_t(w.stride_x) * w.channels;
+    for (int i = 0, y = first_y, x = first_x; i < n; ++y) {
+      const int last = within(x + n - i, 0, w.out_width);
+      const int begin = within(low, x, last), end = within(high, begin, last);
+      for (int ky = 0; ky < w.kernel_height; ++ky) {
+        const int row = y * w.stride_y - w.top + ky * w.dilation_y;
+        const bool inside = unsigned(row) < unsigned(w.height);
+        const T** column = seen + size_t(ky * w.kernel_width + kx) * chunk + i;
+        const int from = inside ? begin : last, to = inside ? end : last;
+        const T* pixel = from < to ? image + (int64_t(row) * w.width + from * w.stride_x + offset) * w.channels : nullptr;
+        for (int at = x; at < from; ++at) *column++ = padding;
+        for (int at = from; at < to; ++at, pixel += step) *column++ = pixel;
+        for (int at = to; at < last; ++at) *column++ = padding;
       }
+      i += last - x;
+      x = 0;
     }
-    if (++x == w.out_width) x = 0, ++y;
   }
 }
 

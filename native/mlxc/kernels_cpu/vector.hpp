@@ -52,6 +52,11 @@ MLXC_INLINE float highest(F x) {
   return found;
 }
 
+#if MLXC_LANES == 8
+// All bits of the first n lanes.
+MLXC_INLINE I first_lanes(size_t n) { return I{0, 1, 2, 3, 4, 5, 6, 7} < (int32_t)n; }
+#endif
+
 // ---- memory: an element type, how a vector of it is read and written
 struct Float32 {
   using T = float;
@@ -93,19 +98,41 @@ struct Float16 {
   }
 };
 
-// The last n < lanes elements.
+// Up to `lanes` elements, in pieces whose sizes are powers of two.
+template <class T>
+MLXC_INLINE void copy_part(T* to, const T* from, size_t n) {
+  MLXC_UNROLL
+  for (int piece = lanes; piece; piece /= 2)
+    if (n & piece) {
+      __builtin_memcpy(to, from, piece * sizeof(T));
+      to += piece;
+      from += piece;
+    }
+}
+
+// The last n <= lanes elements.
 template <class E>
 MLXC_INLINE F load_part(const typename E::T* p, size_t n) {
+#if MLXC_LANES == 16
+  if constexpr (sizeof(*p) == 4) return __builtin_ia32_loadups512_mask((const float*)p, F{}, (1u << n) - 1);
+#elif MLXC_LANES == 8
+  if constexpr (sizeof(*p) == 4) return __builtin_ia32_maskloadps256((const F*)p, first_lanes(n));
+#endif
   typename E::T whole[lanes] = {};
-  for (size_t i = 0; i < n; ++i) whole[i] = p[i];
+  copy_part(whole, p, n);
   return E::load(whole);
 }
 
 template <class E>
 MLXC_INLINE void store_part(typename E::T* p, F x, size_t n) {
+#if MLXC_LANES == 16
+  if constexpr (sizeof(*p) == 4) return __builtin_ia32_storeups512_mask((float*)p, x, (1u << n) - 1);
+#elif MLXC_LANES == 8
+  if constexpr (sizeof(*p) == 4) return __builtin_ia32_maskstoreps256((F*)p, first_lanes(n), x);
+#endif
   typename E::T whole[lanes];
   E::store(whole, x);
-  for (size_t i = 0; i < n; ++i) p[i] = whole[i];
+  copy_part(p, whole, n);
 }
 
 } // namespace
