@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Final, Protocol
 
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import tape
+from mlxc_py import cuda_graph, tape
 from ort_ep.bodies import Bodies
+from ort_ep.captured import DirectGraph
 from ort_ep.direct import DirectInputs, DirectTape, Input, Output, passes
 from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
 from ort_ep.options import OptionError, Options
@@ -45,6 +47,12 @@ class Recorder(Protocol):
 
     def takes_empty(self, stream: PooledStream) -> bool:
         """Whether a graph may have arrays without elements."""
+
+
+class Direct(Protocol):
+    """A run of a whole plan from host addresses to host memory; None: it has to go through Arrays."""
+
+    def __call__(self, addresses: Sequence[int]) -> list[Output] | None: ...
 
 
 class TapeRecorder:
@@ -103,7 +111,7 @@ class _Results:
 class _Trace:
     replay: Replay
     results: _Results
-    direct: DirectTape | None = None
+    direct: Direct | None = None
 
 
 class _EmptyArrayError(Exception):
@@ -131,9 +139,12 @@ class CompiledEngine:
         report: CompileReport,
         warn: Callable[[str], None] = lambda message: None,
         *,
+        cuda_graphs: bool = False,
         patient: bool = False,
     ) -> None:
         """`warn` gets the reason why a key of a stage runs eagerly, once for each reason.
+
+        cuda_graphs: keep whole plans as one launch, where MLX computes on CUDA.
 
         patient: no key is traced before it comes for the second time, as in a loop whose state grows.
         """
@@ -141,6 +152,7 @@ class CompiledEngine:
         self._recorder = recorder
         self._report = report
         self._warn = warn
+        self._cuda_graphs = cuda_graphs
         self._stages: list[tuple[_Stage, Traces[_Trace]]] = [
             (stage, Traces(limit, patient=patient)) for stage in _stages(plan)
         ]
@@ -233,12 +245,25 @@ class CompiledEngine:
             self._untraced(plan, str(error) or type(error).__name__)
             return Instead.EAGER
         self._report.traced()
-        whole = self._direct_inputs and len(results.forms) == len(plan.outputs) and not stream.on_gpu
-        direct = DirectTape(replay, tuple(results.forms)) if whole and isinstance(replay, tape.Tape) else None
-        return _Trace(replay, results, direct)
+        return _Trace(replay, results, self._direct(plan, replay, inputs, results, stream))
+
+    def _direct(
+        self, plan: Plan, replay: Replay, inputs: Sequence[mx.Array], results: _Results, stream: PooledStream
+    ) -> Direct | None:
+        """How a trace that is a whole plan runs from host memory to host memory."""
+        if not self._direct_inputs or len(results.forms) != len(plan.outputs):
+            return None
+        if stream.on_gpu:
+            if not (self._cuda_graphs and cuda_graph.supported()):
+                return None
+            return DirectGraph(replay, inputs, results.forms, stream, partial(self._fell_back, plan))
+        return DirectTape(replay, tuple(results.forms)) if isinstance(replay, tape.Tape) else None
 
     def _untraced(self, plan: Plan, reason: str) -> None:
-        message = f"{plan.name} runs uncompiled: {reason}"
+        self._fell_back(plan, f"uncompiled: {reason}")
+
+    def _fell_back(self, plan: Plan, how: str) -> None:
+        message = f"{plan.name} runs {how}"
         if self._report.fell_back(message):
             self._warn(message)
 
@@ -405,4 +430,5 @@ def engine(
         return CompiledEngine(plan, TapeRecorder(), options.compile_cache, report, warn)
     fused = device == "gpu" and options.fuse != "off"
     mx.set_compile_mode(mx.CompileMode.enabled if fused else mx.CompileMode.no_fuse)
-    return CompiledEngine(plan, CompileRecorder(), options.compile_cache, report, warn)
+    kept = options.cuda_graph != "off"
+    return CompiledEngine(plan, CompileRecorder(), options.compile_cache, report, warn, cuda_graphs=kept)

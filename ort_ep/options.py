@@ -70,6 +70,13 @@ OPTIONS: Final = (
         "For how many combinations of input shapes and stream a subgraph's traces are kept, 16 each where they depend"
         " on values, too; the least recently used go first.",
     ),
+    Option(
+        "cuda_graph",
+        "auto",
+        "Keep what a subgraph without host steps does for given shapes as one launch on CUDA, with the memory it works"
+        " in (for all sessions at most an eighth of what MLX may use); auto is on where MLX is a release that allows it.",
+        ("auto", "off"),
+    ),
     Option("device", "auto", "MLX device: auto is the GPU where MLX has one, else the CPU.", ("auto", "cpu", "gpu")),
     Option(
         "engine",
@@ -127,6 +134,7 @@ class Options:
     """Parsed provider options."""
 
     compile_cache: int = 64
+    cuda_graph: str = "auto"
     device: str = "auto"
     engine: str = "auto"
     fuse: str = "auto"

@@ -30,6 +30,36 @@ MLXC_API bool mlxc_py_has_device_memory(void);
 MLXC_API mlx_array mlxc_py_array_new_on_device(const void* data, const int* shape, int dim, mlx_dtype dtype, int device);
 MLXC_API int mlxc_py_array_copy_to(void* to, mlx_array a);
 
+/* A graph of MLX operations that is kept as one launch on CUDA, with the memory it works in (cuda_graph.cpp). */
+typedef struct mlxc_py_cuda_graph_ {
+  void* ctx;
+} mlxc_py_cuda_graph;
+
+/* Whether MLX is a release on CUDA whose graphs can be kept. */
+MLXC_API bool mlxc_py_has_cuda_graphs(void);
+
+/* Keep what `outputs`, not evaluated yet, are computed from. `inputs`: evaluated arrays in the device's own memory, which
+ * every run writes. All operations must be on one stream, on which nobody schedules meanwhile, and have run once, since
+ * what they compile or choose at their first run is not kept. An error where the results between would take more than
+ * most_bytes. `outputs` are not to be read afterwards: nothing has been computed. */
+MLXC_API int mlxc_py_cuda_graph_new(
+    mlxc_py_cuda_graph* res,
+    const mlx_array* inputs,
+    size_t n_inputs,
+    const mlx_array* outputs,
+    size_t n_outputs,
+    size_t most_bytes);
+
+/* The outputs, evaluated, as new handles in the device's own memory, for inputs at host addresses. One run at a time,
+ * others wait. Adds the nanoseconds from the launch to its end to `spent`. */
+MLXC_API int mlxc_py_cuda_graph_run(
+    mlx_array* res, size_t n_res, int64_t* spent, mlxc_py_cuda_graph graph, const void* const* data, size_t n_inputs);
+
+/* Bytes that the graph holds beside its inputs and constants. */
+MLXC_API int mlxc_py_cuda_graph_bytes(size_t* res, mlxc_py_cuda_graph graph);
+
+MLXC_API int mlxc_py_cuda_graph_free(mlxc_py_cuda_graph graph);
+
 /* An array with a shape and a type but no data, to build a graph on that a tape records. */
 MLXC_API mlx_array mlxc_py_array_new_placeholder(const int* shape, int dim, mlx_dtype dtype);
 

@@ -27,7 +27,7 @@ def test_environment_mirrors_options_and_is_overridden_by_them() -> None:
     ("options", "text"),
     [
         ({"partitions": "all"}, "unknown provider option 'partitions'; did you mean 'partition'?"),
-        ({"zzz": "1"}, "unknown provider option 'zzz'; the options are compile_cache, device, engine"),
+        ({"zzz": "1"}, "unknown provider option 'zzz'; the options are compile_cache, cuda_graph, device, engine"),
         ({"partition": "costs"}, "provider option partition is 'costs'; did you mean 'cost'? it takes all or cost"),
         ({"compile_cache": "0"}, "provider option compile_cache is '0'; it takes a whole number from 1"),
         ({"strict": "maybe"}, "provider option strict is 'maybe'; it takes 1/true/yes/on or 0/false/no/off"),
