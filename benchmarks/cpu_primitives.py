@@ -151,7 +151,7 @@ def windows() -> Iterator[Row]:
         bytes_a, bytes_b = (mx.clip(v * 40, -127, 127).astype(mx.int8) for v in (a, b))
         yield Row(
             f"product of bytes {rows} x {length} x {made}",
-            recorded(partial(times, cpu.integer_matmul, bytes_b), bytes_a),
+            recorded(partial(times, cpu.integer_matmul, cpu.pack_byte_matrix(bytes_b)), bytes_a),
             recorded(partial(times, mx.matmul, b), a),
             None,
             products=rows * length * made,

@@ -26,6 +26,7 @@ from mlxc_py.streams import as_stream
 
 __all__ = [
     "Packed",
+    "PackedBytes",
     "add",
     "clip",
     "convert",
@@ -52,7 +53,10 @@ __all__ = [
     "multiplies",
     "multiply",
     "pack",
+    "pack_byte_matrix",
+    "pack_bytes",
     "pack_matrix",
+    "pack_rows",
     "packs",
     "packs_matrix",
     "pool",
@@ -238,10 +242,29 @@ def softmax(x: Array, axis: int = -1, *, stream: StreamLike = None) -> Array:
 class Packed(NamedTuple):
     """Weights as native/mlxc/extras.h wants them; `shape` is what they were, [out, height, width, channels / groups].
 
-    Made once by `pack` or `pack_matrix` for many calls of `convolution` or `matmul`; plain weights are packed by each.
+    Made once by `pack`, `pack_matrix` or `pack_rows` for many calls of `convolution`, `matmul` or `recurrent`. Plain
+    weights are packed by each call, where it takes them.
     """
 
     blocks: Array
+    shape: tuple[int, ...]
+    groups: int
+
+    @property
+    def made(self) -> int:
+        """Output channels, columns of a matrix."""
+        return self.shape[0]
+
+
+class PackedBytes(NamedTuple):
+    """8-bit weights and their zero points likewise, with the sums over each output's weights; no zeros: all are 0.
+
+    Made by `pack_bytes` or `pack_byte_matrix` for `integer_convolution`, `integer_matmul` and `quantized_lstm`.
+    """
+
+    blocks: Array
+    sums: Array
+    zeros: Array | None
     shape: tuple[int, ...]
     groups: int
 
@@ -329,11 +352,16 @@ def pack(w: Array, groups: int = 1, *, stream: StreamLike = None) -> Packed:
     if shape[3] == made == 1 and groups > 1:
         rows = ops.transpose(ops.reshape(w, (groups, length), stream=stream), stream=stream)
         return Packed(ops.contiguous(rows, stream=stream), shape, groups)
-    rows = ops.reshape(w, (groups, made, length), stream=stream)
+    return Packed(_in_blocks(ops.reshape(w, (groups, made, length), stream=stream), stream), shape, groups)
+
+
+def _in_blocks(rows: Array, stream: StreamLike) -> Array:
+    """[groups, outputs, length] -> [groups, blocks, length, 16]."""
+    groups, made, length = rows.shape
     if missing := -made % _BLOCK:
         rows = pad(rows, [(0, 0), (0, missing), (0, 0)], stream=stream)
     blocks = ops.reshape(rows, (groups, -1, _BLOCK, length), stream=stream)
-    return Packed(ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream), shape, groups)
+    return ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
 
 
 def matmul(a: Array, b: Array | Packed, bias: Array | None = None, *, stream: StreamLike = None) -> Array:
@@ -372,9 +400,8 @@ def pack_matrix(b: Array, *, stream: StreamLike = None) -> Packed:
 
 def integer_convolution(
     x: Array,
-    w: Array,
+    w: PackedBytes,
     x_zero: Array | None = None,
-    w_zero: Array | None = None,
     *,
     stride: Sequence[int],
     padding: tuple[Sequence[int], Sequence[int]],
@@ -382,61 +409,85 @@ def integer_convolution(
     groups: int = 1,
     stream: StreamLike = None,
 ) -> Array:
-    """As `convolution`, of x - x_zero and w - w_zero in exact int32; w_zero: one, or one for each output channel.
+    """As `convolution`, of x - x_zero and weights less their zero points, in exact int32.
 
-    x, w: int8 or uint8, zero points likewise. UnsupportedError unless `integers(x)` and 1-D or 2-D.
+    x, x_zero: int8 or uint8. UnsupportedError unless `integers(x)` and 1-D or 2-D.
     """
     if not integers(x, stream) or x.ndim not in (3, 4):
         raise UnsupportedError("integer_convolution: only on a stream of the CPU, with the libmlxc that mlxc-py builds")
     if x.ndim == 3:
-        x, w = ops.expand_dims(x, 1, stream=stream), ops.expand_dims(w, 1, stream=stream)
+        x = ops.expand_dims(x, 1, stream=stream)
         stride, dilation, padding = (1, *stride), (1, *dilation), ((0, *padding[0]), (0, *padding[1]))
         geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return ops.squeeze(integer_convolution(x, w, x_zero, w_zero, **geometry, stream=stream), 1, stream=stream)
+        return ops.squeeze(integer_convolution(x, w, x_zero, **geometry, stream=stream), 1, stream=stream)
+    if w.groups != groups:
+        raise ValueError(f"integer_convolution: the weights are packed for {w.groups} groups, not {groups}")
     window = _window(x, w.shape, stride, padding, dilation, groups)
-    packed, sums, zeros = _byte_weights(w, w_zero, groups, stream)
-    if x_zero is None:
-        x_zero = ops.zeros([1], x.dtype, stream=stream)
+    if not x.size:
+        return ops.zeros((x.shape[0], *window[:3]), int32, stream=stream)
+    x_zero = ops.zeros([1], x.dtype, stream=stream) if x_zero is None else x_zero
     arrays = dict.fromkeys(("x", "weights", "zero", "sums", "zeros"), "mlx_array")
     compute = _own("mlxc_py_cpu_integer_convolution", **arrays, **_WINDOW)
-    return compute(x, packed, x_zero, sums, zeros, window, on(stream))
+    return compute(x, w.blocks, x_zero, w.sums, w.zeros, window, on(stream))
 
 
-def _byte_weights(w: Array, zero: Array | None, groups: int, stream: StreamLike) -> tuple[Array, Array, Array | None]:
-    """Weights, sums and zero points as native/mlxc/extras.h wants them."""
-    offset = 128 if w.dtype is uint8 else 0
-    levels = ops.subtract(ops.astype(w, int32, stream=stream), offset, stream=stream)
+def pack_bytes(w: Array, zero: Array | None = None, groups: int = 1, *, stream: StreamLike = None) -> PackedBytes:
+    """Weights [out, spatial..., channels / groups] for `integer_convolution`, of 1-D or 2-D images.
+
+    w, zero: int8 or uint8, a zero point for all or for each output channel. UnsupportedError unless `integers(w)`.
+    """
+    if not integers(w, stream) or w.ndim not in (3, 4):
+        raise UnsupportedError("pack_bytes: only on a stream of the CPU, with the libmlxc that mlxc-py builds")
+    w = w if w.ndim == 4 else ops.expand_dims(w, 1, stream=stream)
+    offset, levels = 0, w
+    if w.dtype is uint8:  # less 128, without a wider copy
+        offset, levels = 128, ops.view(ops.bitwise_xor(w, 128, stream=stream), int8, stream=stream)
     sums, zeros = ops.sum(levels, (1, 2, 3), stream=stream), None
     if offset or zero is not None:
         zero = ops.zeros([1], int32, stream=stream) if zero is None else ops.astype(zero, int32, stream=stream)
         zeros = ops.reshape(ops.subtract(zero, offset, stream=stream), (-1,), stream=stream)
         zeros = ops.broadcast_to(zeros, sums.shape, stream=stream)
     made, kernel, channels = w.shape[0] // groups, w.shape[1] * w.shape[2], w.shape[3]
-    rows = ops.reshape(ops.astype(levels, int8, stream=stream), (groups, made, kernel, channels), stream=stream)
+    rows = ops.reshape(levels, (groups, made, kernel, channels), stream=stream)
     rows = pad(rows, [(0, 0), (0, -made % _BLOCK), (0, 0), (0, -channels % 4)], stream=stream)
     blocks = ops.reshape(rows, (groups, -1, _BLOCK, kernel * rows.shape[3] // 4, 4), stream=stream)
     packed = ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
-    return ops.reshape(packed, (*packed.shape[:3], 4 * _BLOCK), stream=stream), sums, zeros
+    return PackedBytes(
+        ops.reshape(packed, (*packed.shape[:3], 4 * _BLOCK), stream=stream), sums, zeros, w.shape, groups
+    )
 
 
-def integer_matmul(
-    a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None, *, stream: StreamLike = None
-) -> Array:
-    """(a - a_zero) [..., K] times (b - b_zero) [K, N] in exact int32; b, which is packed first, should be weights.
+def integer_matmul(a: Array, b: PackedBytes, a_zero: Array | None = None, *, stream: StreamLike = None) -> Array:
+    """(a - a_zero) [..., K] times a matrix [K, N] less its zero points, in exact int32.
 
-    a, b: int8 or uint8, zero points likewise; b_zero: one, or one by column. UnsupportedError unless `integers(a)`.
+    a, a_zero: int8 or uint8; a_zero: one, or any that broadcast to [..., 1]. UnsupportedError unless `integers(a)`.
     """
-    length, made = b.shape
+    length, made = b.shape[-1], b.made
+    if not a.size:
+        return ops.zeros((*a.shape[:-1], made), int32, stream=stream)
     image = ops.reshape(a, (1, 1, math.prod(a.shape[:-1]), length), stream=stream)
-    kernel = ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream)
     geometry: dict[str, Any] = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
-    y = integer_convolution(image, kernel, a_zero, b_zero, **geometry, stream=stream)
-    return ops.reshape(y, (*a.shape[:-1], made), stream=stream)
+    by_row = a_zero is not None and a_zero.size > 1
+    y = integer_convolution(image, b, None if by_row else a_zero, **geometry, stream=stream)
+    y = ops.reshape(y, (*a.shape[:-1], made), stream=stream)
+    if a_zero is None or not by_row:
+        return y
+    totals = b.sums
+    if b.zeros is not None:
+        totals = ops.subtract(totals, ops.multiply(b.zeros, length, stream=stream), stream=stream)
+    return ops.subtract(y, ops.multiply(ops.astype(a_zero, int32, stream=stream), totals, stream=stream), stream=stream)
+
+
+def pack_byte_matrix(b: Array, zero: Array | None = None, *, stream: StreamLike = None) -> PackedBytes:
+    """A matrix [K, N] for `integer_matmul` and `quantized_lstm`; zero: one, or one by column."""
+    length, made = b.shape
+    rows = ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream)
+    return pack_bytes(rows, zero, stream=stream)
 
 
 def integers(x: Array, stream: StreamLike = None) -> bool:
     """Whether products of this array's 8-bit integers are primitives of our own."""
-    return x.dtype in (int8, uint8) and x.size > 0 and _available() and as_stream(stream).device.type is cpu
+    return x.dtype in (int8, uint8) and _available() and as_stream(stream).device.type is cpu
 
 
 def dynamic_quantize(x: Array, *, stream: StreamLike = None) -> tuple[Array, Array, Array]:
@@ -480,46 +531,41 @@ def pool(
 
 
 def recurrent(
-    steps: Array,
-    weights: Array,
-    initial: Array,
-    bias: Array | None = None,
-    *,
-    stream: StreamLike = None,
+    steps: Array, weights: Packed, initial: Array, bias: Array | None = None, *, stream: StreamLike = None
 ) -> Array:
     """An LSTM or, with a bias, a GRU run over [steps, batch, gates * hidden]: its states [steps, batch, state].
 
-    steps hold the input's product and biases; weights [gates * hidden, hidden]; initial [batch, state], an LSTM's state
-    being hidden and cell side by side; bias [hidden] of the GRU's candidate, scaled with its product. Gates are ordered
-    as in ONNX. UnsupportedError unless `recurs(steps)`.
+    steps hold the input's product and biases; weights: [gates * hidden, hidden], packed by `pack_rows`; initial [batch,
+    state], an LSTM's state being hidden and cell side by side; bias [hidden] of the GRU's candidate, scaled with its
+    product. Gates are ordered as in ONNX. UnsupportedError unless `recurs(steps)`.
     """
     if not recurs(steps, stream):
         raise UnsupportedError("recurrent: only float32 on a stream of the CPU, with the libmlxc that mlxc-py builds")
-    made, hidden = weights.shape
-    if missing := -made % _BLOCK:
-        weights = pad(weights, [(0, missing), (0, 0)], stream=stream)
-    blocks = ops.reshape(weights, ((made + missing) // _BLOCK, _BLOCK, hidden), stream=stream)
-    packed = ops.contiguous(ops.swapaxes(blocks, 1, 2, stream=stream), stream=stream)
+    blocks = ops.squeeze(weights.blocks, 0, stream=stream)
     arrays = dict.fromkeys(("steps", "weights", "bias", "initial"), "mlx_array")
-    return _own("mlxc_py_cpu_recurrent", **arrays)(steps, packed, bias, initial, on(stream))
+    return _own("mlxc_py_cpu_recurrent", **arrays)(steps, blocks, bias, initial, on(stream))
+
+
+def pack_rows(w: Array, *, stream: StreamLike = None) -> Packed:
+    """Weights [gates * hidden, hidden] for `recurrent`; for `matmul` they are those of a product with w.T."""
+    made, hidden = w.shape
+    return Packed(_in_blocks(ops.expand_dims(w, 0, stream=stream), stream), (made, 1, 1, hidden), 1)
 
 
 def quantized_lstm(
-    steps: Array, weights: Array, initial: Array, scale: Array, zero: Array, *, stream: StreamLike = None
+    steps: Array, weights: PackedBytes, initial: Array, scale: Array, *, stream: StreamLike = None
 ) -> Array:
     """As `recurrent`, of an LSTM whose state is quantised as by `dynamic_quantize` before each product.
 
-    weights: int8 or uint8 [4 * hidden, hidden], with a scale and a zero point for all or for each row.
+    weights: [hidden, 4 * hidden], packed by `pack_byte_matrix`; a scale for all or for each column.
     """
     if not recurs(steps, stream):
         raise UnsupportedError("quantized_lstm: only float32 on a stream of the CPU, with the libmlxc of mlxc-py")
-    made = weights.shape[0]
-    packed, sums, zeros = _byte_weights(ops.reshape(weights, (made, 1, 1, -1), stream=stream), zero, 1, stream)
-    scales = ops.broadcast_to(ops.reshape(scale, (-1,), stream=stream), (made,), stream=stream)
-    if zeros is None:
-        zeros = ops.zeros([made], int32, stream=stream)
+    scales = ops.broadcast_to(ops.reshape(scale, (-1,), stream=stream), (weights.made,), stream=stream)
+    zeros = ops.zeros([weights.made], int32, stream=stream) if weights.zeros is None else weights.zeros
     arrays = dict.fromkeys(("steps", "weights", "initial", "scales", "sums", "zeros"), "mlx_array")
-    return _own("mlxc_py_cpu_quantized_lstm", **arrays)(steps, packed, initial, scales, sums, zeros, on(stream))
+    compute = _own("mlxc_py_cpu_quantized_lstm", **arrays)
+    return compute(steps, weights.blocks, initial, scales, weights.sums, zeros, on(stream))
 
 
 def recurs(x: Array, stream: StreamLike = None) -> bool:

@@ -41,6 +41,7 @@ INJECTED: Final = frozenset({"n_outputs", "node", "opset"})
 
 Dtypes = frozenset[str] | Mapping[str, frozenset[str]]
 Claim = Callable[["Node"], "str | None"]
+Preparations = Mapping[str | tuple[str, ...], Callable[..., Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -140,7 +141,7 @@ class Registry:
         host_results: Mapping[str, tuple[int, ...]] | None = None,
         host_arguments: Mapping[str, tuple[int, ...]] | None = None,
         trips: Callable[[Node], int | None] | None = None,
-        prepare: Mapping[str | tuple[str, ...], Callable[..., Any]] | None = None,
+        prepare: Preparations | None = None,
         override: bool = False,
     ) -> Callable[[F], F]:
         """Register the decorated function as the translation of an ONNX operator.

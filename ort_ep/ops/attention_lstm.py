@@ -8,7 +8,7 @@ import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops import precision
 from ort_ep.ops.attention import first_keys
-from ort_ep.ops.recurrent import LSTM, Attributes, Direction, Layer, States, lstm_cells, products
+from ort_ep.ops.recurrent import LSTM, Attributes, Direction, Layer, States, lstm_cell, products, summed, with_bias
 from ort_ep.registry import INT32, MICROSOFT, op
 
 
@@ -36,19 +36,18 @@ def attention_lstm(
     if query_weight is None or memory_weight is None or score is None or memory is None:
         raise ValueError("AttnLSTM needs a memory, and the weights of its attention")
     layer, size = Layer(LSTM, r.shape[-1], sequence_lens, **attributes), x.shape[-1]
-    cells = lstm_cells(layer, products(w[..., :size]), products(r), b, p, input_forget)
-    attended = products(w[..., size:])
+    own, attended, recur = products(w[..., :size]), products(w[..., size:]), products(r)
     steps = memory.shape[1]
     present = None if memory_lengths is None else first_keys(memory_lengths, steps).reshape([-1, steps])
     values = memory if present is None else memory * present[..., None].astype(memory.dtype)
 
     def build(index: int) -> Direction:
-        project, cell, _ = cells(index)
+        cell = lstm_cell(layer, index, recur(index), p, input_forget)
         keys = mx.matmul(values, memory_weight[index])
 
         def with_attention(step: Array, states: States) -> States:
-            *own, seen = states
-            hidden, cell_state = cell(step + attended(index)(seen), tuple(own))
+            *inner, seen = states
+            hidden, cell_state = cell(step + attended(index)(seen), tuple(inner))
             query = mx.matmul(hidden, query_weight[index])[:, None]
             scores = mx.sum(score[index] * precision.tanh(keys + query), -1)
             scores = scores if present is None else mx.where(present, scores, mx.array(-mx.inf, scores.dtype))
@@ -57,7 +56,7 @@ def attention_lstm(
                 context = mx.matmul(mx.concatenate([hidden, context], -1), layer_weight[index])
             return hidden, cell_state, context
 
-        return project, with_attention, None
+        return with_bias(own(index), summed(b, index)), with_attention
 
     nothing = mx.zeros([layer.directions, x.shape[1], w.shape[-1] - size], x.dtype)
     return layer.run(x, build, [*layer.initial(x, initial_h, initial_c), nothing])[:3][:n_outputs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -97,19 +97,36 @@ def einsum(*inputs: Array, equation: str) -> Array:
     return mx.einsum(equation.replace(" ", ""), *wide).astype(inputs[0].dtype)
 
 
-def exact_product(a: Array, b: Array) -> Array:
-    """a @ b in int32 of matrices whose elements lie within 8 bits and a sign, exact for any inner length."""
-    length = a.shape[-1]
-    if length <= EXACT_TERMS:
-        return mx.matmul(a.astype(mx.float32), b.astype(mx.float32)).astype(mx.int32)
-    parts = -(-length // EXACT_TERMS)
-    missing = parts * EXACT_TERMS - length
-    a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
-    b = mx.pad(b, [(0, 0)] * (b.ndim - 2) + [(0, missing), (0, 0)])
-    split_a = mx.moveaxis(a.reshape([*a.shape[:-1], parts, EXACT_TERMS]), -2, -3)
-    split_b = b.reshape([*b.shape[:-2], parts, EXACT_TERMS, b.shape[-1]])
-    products = mx.matmul(split_a.astype(mx.float32), split_b.astype(mx.float32))
-    return mx.sum(products.astype(mx.int32), -3)
+class ExactFactor(NamedTuple):
+    """The second factor of an exact product: float32 [..., parts, terms, N] for `length` terms in all.
+
+    column: it was a vector, so that the product has no last axis.
+    """
+
+    weights: Array
+    length: int
+    column: bool
+
+    @classmethod
+    def of(cls, b: Array) -> ExactFactor:
+        """Of matrices [..., K, N], or a vector, whose elements lie within 8 bits and a sign."""
+        matrix = b[:, None] if b.ndim == 1 else b
+        *batch, length, columns = matrix.shape
+        parts, terms = max(-(-length // EXACT_TERMS), 1), min(length, EXACT_TERMS)
+        padded = mx.pad(matrix, [(0, 0)] * len(batch) + [(0, parts * terms - length), (0, 0)])
+        weights = padded.reshape([*batch, parts, terms, columns]).astype(mx.float32)
+        return cls(weights, length, column=b.ndim == 1)
+
+
+def exact_product(a: Array, b: ExactFactor) -> Array:
+    """a [..., K] times a factor in int32, exact for any K, where a's elements lie within 8 bits and a sign."""
+    parts, terms, _ = b.weights.shape[-3:]
+    rows = a[None] if a.ndim == 1 else a
+    rows = mx.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, parts * terms - b.length)]).astype(mx.float32)
+    split = mx.moveaxis(rows.reshape([*rows.shape[:-1], parts, terms]), -2, -3)
+    sums = mx.sum(mx.matmul(split, b.weights).astype(mx.int32), -3)
+    sums = sums.squeeze(-1) if b.column else sums
+    return sums.squeeze(-1 if b.column else -2) if a.ndim == 1 else sums
 
 
 @op("Det", since=11, dtypes=frozenset({"float32", "float64"}))

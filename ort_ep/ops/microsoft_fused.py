@@ -11,7 +11,7 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
-from mlxc_py.cpu_primitives import Packed
+from mlxc_py.cpu_primitives import Packed, PackedBytes
 from ort_ep.dtypes import NARROW
 from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
@@ -28,11 +28,19 @@ from ort_ep.ops.conv import (
     transposed_kernel,
 )
 from ort_ep.ops.indexing import in_range
-from ort_ep.ops.matmul import factor, matmul
+from ort_ep.ops.matmul import ExactFactor, factor, matmul
 from ort_ep.ops.microsoft_attention import Masking, only_plain, self_attention, side_by_side
 from ort_ep.ops.pool import Pooling, pooled
 from ort_ep.ops.precision import widen, widened
-from ort_ep.ops.quant import STORED, centred, dequantize_linear, integer_product, quantize_linear, requantized
+from ort_ep.ops.quant import (
+    STORED,
+    centred,
+    dequantize_linear,
+    integer_factor,
+    integer_product,
+    quantize_linear,
+    requantized,
+)
 from ort_ep.ops.softmax import softmax
 from ort_ep.ops.window import Sliding, Window
 from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, SINGLES, op
@@ -165,16 +173,17 @@ def word_conv_embedding(
     domain=MICROSOFT,
     dtypes={"x": BYTES, "weight": BYTES, "mask_index": INT32},
     claim=only_plain({}, {"do_rotary": 0, "past_present_share_buffer": 0}),
+    prepare={("weight", "weight_zero_point"): integer_factor},
 )
 def quantized_attention(
     x: Array,
-    weight: Array,
+    weight: PackedBytes | ExactFactor,
     bias: Array,
     input_scale: Array,
     weight_scale: Array,
     mask_index: Array | None = None,
     input_zero_point: Array | None = None,
-    weight_zero_point: Array | None = None,
+    weight_zero_point: None = None,
     past: Array | None = None,
     *,
     do_rotary: int = 0,
@@ -183,7 +192,7 @@ def quantized_attention(
     n_outputs: int,
     **masking: Unpack[Masking],
 ) -> tuple[Array, ...]:
-    total = integer_product(x, weight, input_zero_point, weight_zero_point)
+    total = integer_product(x, weight, input_zero_point)
     projected = total.astype(mx.float32) * (input_scale * weight_scale) + bias
     return self_attention(side_by_side(projected, num_heads), past, mask_index, None, n_outputs, **masking)
 

@@ -7,12 +7,22 @@ from typing import Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array
+from mlxc_py.cpu_primitives import PackedBytes
 from ort_ep.ops import precision
 from ort_ep.ops.activation import leaky_relu
 from ort_ep.ops.axes import channels_first
 from ort_ep.ops.axes import channels_last as to_channels_last
+from ort_ep.ops.matmul import ExactFactor
 from ort_ep.ops.pool import Pooling, average_pool, spatial_axes
-from ort_ep.ops.quant import dequantize_linear, dynamic_quantize_linear, integer_product, per_row, quantize_linear
+from ort_ep.ops.quant import (
+    dequantize_linear,
+    dynamic_quantize_linear,
+    factor_of_bytes,
+    integer_factor,
+    integer_product,
+    per_row,
+    quantize_linear,
+)
 from ort_ep.registry import BOOL, BYTES, MICROSOFT, op
 
 # values, scales and zero points: what every operator here takes
@@ -115,37 +125,42 @@ def qlinear_where(
     return quantize_linear(mx.where(condition, left, right), z_scale, z_zero_point)
 
 
-@op("MatMulIntegerToFloat", domain=MICROSOFT, dtypes=QUANTIZED)
+@op("MatMulIntegerToFloat", domain=MICROSOFT, dtypes=QUANTIZED, prepare={("b", "b_zero_point"): integer_factor})
 def matmul_integer_to_float(
     a: Array,
-    b: Array,
+    b: PackedBytes | ExactFactor,
     a_scale: Array,
     b_scale: Array,
     a_zero_point: Array | None = None,
-    b_zero_point: Array | None = None,
+    b_zero_point: None = None,
     bias: Array | None = None,
 ) -> Array:
-    levels = integer_product(a, b, a_zero_point, b_zero_point)
+    levels = integer_product(a, b, a_zero_point)
     product = levels.astype(mx.float32) * per_row(a_scale) * b_scale
     return product if bias is None else product + bias
 
 
-@op("DynamicQuantizeMatMul", domain=MICROSOFT, dtypes=QUANTIZED)
+@op("DynamicQuantizeMatMul", domain=MICROSOFT, dtypes=QUANTIZED, prepare={("b", "b_zero_point"): integer_factor})
 def dynamic_quantize_matmul(
-    a: Array, b: Array, b_scale: Array, b_zero_point: Array | None = None, bias: Array | None = None
+    a: Array, b: PackedBytes | ExactFactor, b_scale: Array, b_zero_point: None = None, bias: Array | None = None
 ) -> Array:
     levels, scale, zero_point = dynamic_quantize_linear(a)
-    return matmul_integer_to_float(levels, b, scale, b_scale, zero_point, b_zero_point, bias)
+    return matmul_integer_to_float(levels, b, scale, b_scale, zero_point, None, bias)
 
 
-@op("QGemm", domain=MICROSOFT, dtypes=QUANTIZED | {"int32"})
+def turned_integer_factor(b: Array, b_zero_point: Array | None = None, *, transB: int = 0) -> PackedBytes | ExactFactor:
+    """The prepared second input of a QGemm."""
+    return factor_of_bytes(b.T if transB else b, b_zero_point, b.evaluated)
+
+
+@op("QGemm", domain=MICROSOFT, dtypes=QUANTIZED | {"int32"}, prepare={("b", "b_zero_point"): turned_integer_factor})
 def qgemm(
     a: Array,
     a_scale: Array,
     a_zero_point: Array,
-    b: Array,
+    b: PackedBytes | ExactFactor,
     b_scale: Array,
-    b_zero_point: Array,
+    b_zero_point: None,
     c: Array | None = None,
     y_scale: Array | None = None,
     y_zero_point: Array | None = None,
@@ -154,8 +169,7 @@ def qgemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Array:
-    rows, columns = (a.T if transA else a), (b.T if transB else b)
-    levels = integer_product(rows, columns, a_zero_point, b_zero_point, weights=b.evaluated)
+    levels = integer_product(a.T if transA else a, b, a_zero_point)
     levels = levels if c is None else levels + c
     y = levels.astype(mx.float32) * (a_scale * b_scale * alpha)
     return y if y_scale is None else quantized(y, y_scale, y_zero_point, a)

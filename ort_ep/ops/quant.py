@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array, Dtype, cpu_primitives
+from mlxc_py.cpu_primitives import PackedBytes
 from ort_ep.dtypes import BY_NAME, BY_NUMPY, ELEM_TYPES, NARROW, name_of, to_mlx
 from ort_ep.ops.axes import axis_of, channels_first
 from ort_ep.ops.axes import channels_last as to_channels_last
-from ort_ep.ops.conv import convolve, kernel, one_to_three_axes
-from ort_ep.ops.matmul import EXACT_TERMS, exact_product
+from ort_ep.ops.conv import Kernel, convolve, kernel, one_to_three_axes
+from ort_ep.ops.matmul import EXACT_TERMS, ExactFactor, exact_product
 from ort_ep.ops.narrow import held, is_int, narrowed
 from ort_ep.ops.norm import per_channel
 from ort_ep.ops.precision import is_float, widen
 from ort_ep.ops.window import Sliding, Window
-from ort_ep.registry import BYTES, FLOATS, MICROSOFT, SINGLES, op
+from ort_ep.registry import BYTES, FLOATS, MICROSOFT, SINGLES, Preparations, op
 
 Values = TypeVar("Values", Array, Array | None)
 
@@ -54,7 +55,6 @@ def saturated_narrow(x: Array, code: int, saturate: bool) -> Array:
     return narrowed(mx.clip(x, lowest, lowest + (1 << row.bits) - 1), code)
 
 
-QLINEAR_CONV = {"x": BYTES, "w": BYTES, "y_zero_point": BYTES}
 QUANTIZED = {"x": FLOATS | {"int32"}, "y_scale": FLOATS, "y_zero_point": STORED | NARROW, "y": STORED | NARROW}
 
 
@@ -132,75 +132,124 @@ def per_output(values: Values, w: Array) -> Values:
     return values if values is None or values.size == 1 else values.reshape([-1, *[1] * (w.ndim - 1)])
 
 
-@op("MatMulInteger", since=10, dtypes=BYTES)
-def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
-    return integer_product(a, b, a_zero_point, b_zero_point)
-
-
-def integer_product(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None, *, weights: bool = False) -> Array:
-    """(a - a_zero) @ (b - b_zero) in int32, of 8-bit integers; zero points are one, or one by row of a, column of b.
-
-    weights: b stays the same from run to run, which is also taken from its being evaluated.
-    """
-    fits = b.ndim == 2 and b.size and (a_zero is None or a_zero.size == 1)
-    if fits and (weights or b.evaluated) and cpu_primitives.integers(a):
-        return cpu_primitives.integer_matmul(a, b, a_zero, nonzero(b_zero))
-    return exact_product(centred(a, per_row(a_zero)), centred(b, b_zero))
-
-
 def nonzero(zero_point: Array | None) -> Array | None:
     """Zero points; None where they are known to be 0."""
     known = zero_point is not None and zero_point.evaluated
     return None if known and not np.array(zero_point).any() else zero_point
 
 
-@op("ConvInteger", since=10, dtypes=BYTES, claim=one_to_three_axes)
+def integer_factor(b: Array, b_zero_point: Array | None = None) -> PackedBytes | ExactFactor:
+    """The prepared second factor of an integer product: of 8 bits, less its zero points, one or one for each column."""
+    return factor_of_bytes(b, b_zero_point, b.evaluated)
+
+
+def factor_of_bytes(b: Array, zero: Array | None, weights: bool) -> PackedBytes | ExactFactor:
+    """The same; weights, the same from run to run, are packed where our own product takes them."""
+    if weights and b.ndim == 2 and b.size and cpu_primitives.integers(b):
+        return cpu_primitives.pack_byte_matrix(b, nonzero(zero))
+    return ExactFactor.of(centred(b, zero))
+
+
+def integer_product(a: Array, b: PackedBytes | ExactFactor, a_zero: Array | None) -> Array:
+    """(a - a_zero) @ b in int32, of 8-bit a; zero points are one, or one for each row."""
+    zero = per_row(a_zero)
+    if isinstance(b, PackedBytes):
+        return cpu_primitives.integer_matmul(a, b, zero)
+    return exact_product(centred(a, zero), b)
+
+
+@op("MatMulInteger", since=10, dtypes=BYTES, prepare={("b", "b_zero_point"): integer_factor})
+def matmul_integer(
+    a: Array, b: PackedBytes | ExactFactor, a_zero_point: Array | None = None, b_zero_point: None = None
+) -> Array:
+    return integer_product(a, b, a_zero_point)
+
+
+class ExactKernel(NamedTuple):
+    """The weights of an exact convolution: whole, or their high and low nibbles, each for `channels` at a time."""
+
+    whole: Kernel | None
+    high: tuple[Kernel, ...] = ()
+    low: tuple[Kernel, ...] = ()
+    channels: int = 0
+
+    @classmethod
+    def of(cls, w: Array, group: int) -> ExactKernel:
+        """Of weights [O, C / group, ...] within 8 bits and a sign."""
+        if math.prod(w.shape[1:]) <= EXACT_TERMS:
+            return cls(kernel(w.astype(mx.float32), group=group))
+        channels = max(16 * EXACT_TERMS // math.prod(w.shape[2:]), 1)
+
+        def parts(nibbles: Array) -> tuple[Kernel, ...]:
+            wide, starts = nibbles.astype(mx.float32), range(0, w.shape[1], channels)
+            return tuple(kernel(wide[:, start : start + channels], group=group) for start in starts)
+
+        high = mx.right_shift(w, 4)
+        return cls(None, parts(high), parts(w - 16 * high), channels)
+
+
+class IntegerKernel(NamedTuple):
+    """The prepared weights of an integer convolution, less their zero points."""
+
+    weights: PackedBytes | ExactKernel
+    window: tuple[int, ...]
+
+
+def integer_kernel(w: Array, w_zero_point: Array | None = None, *, group: int = 1) -> IntegerKernel:
+    """Of weights [O, C / group, ...] with zero points: one, or one for each output channel."""
+    if cpu_primitives.integers(w) and w.ndim < 5 and w.size and (group == 1 or w.shape[1] > 1):
+        packed = cpu_primitives.pack_bytes(w.transpose(to_channels_last(w.ndim)), nonzero(w_zero_point), group)
+        return IntegerKernel(packed, w.shape[2:])
+    return IntegerKernel(ExactKernel.of(centred(w, per_output(w_zero_point, w)), group), w.shape[2:])
+
+
+@op(
+    "ConvInteger",
+    since=10,
+    dtypes=BYTES,
+    claim=one_to_three_axes,
+    prepare={("w", "w_zero_point"): integer_kernel},
+)
 def conv_integer(
     x: Array,
-    w: Array,
+    w: IntegerKernel,
     x_zero_point: Array | None = None,
-    w_zero_point: Array | None = None,
+    w_zero_point: None = None,
     *,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
     **sliding: Unpack[Sliding],
 ) -> Array:
-    window = Window.of(x.shape[2:], w.shape[2:], **sliding)
-    return integer_convolution(x, w, x_zero_point, w_zero_point, window, group)
+    return integer_convolution(x, w.weights, x_zero_point, Window.of(x.shape[2:], w.window, **sliding), group)
 
 
 def integer_convolution(
-    x: Array, w: Array, x_zero: Array | None, w_zero: Array | None, window: Window, group: int
+    x: Array, w: PackedBytes | ExactKernel, x_zero: Array | None, window: Window, group: int
 ) -> Array:
-    """The convolution in int32 of x - x_zero with w - w_zero: one, or one for each output channel."""
-    if cpu_primitives.integers(x) and x.ndim < 5 and w.size and (group == 1 or w.shape[1] > 1):
-        geometry: dict[str, Any] = {"stride": window.strides, "dilation": window.dilations, "groups": group}
-        data, weights = (v.transpose(to_channels_last(v.ndim)) for v in (x, w))
-        padding = (window.before, window.after)
-        y = cpu_primitives.integer_convolution(data, weights, x_zero, nonzero(w_zero), padding=padding, **geometry)
-        return y.transpose(channels_first(y.ndim))
-    return exact_convolution(centred(x, x_zero), centred(w, per_output(w_zero, w)), window, group)
+    """The convolution in int32 of 8-bit x - x_zero with weights."""
+    if isinstance(w, ExactKernel):
+        return exact_convolution(centred(x, x_zero), w, window, group)
+    geometry: dict[str, Any] = {"stride": window.strides, "dilation": window.dilations, "groups": group}
+    data, padding = x.transpose(to_channels_last(x.ndim)), (window.before, window.after)
+    y = cpu_primitives.integer_convolution(data, w, x_zero, padding=padding, **geometry)
+    return y.transpose(channels_first(y.ndim))
 
 
-def exact_convolution(x: Array, w: Array, window: Window, group: int) -> Array:
+def exact_convolution(x: Array, w: ExactKernel, window: Window, group: int) -> Array:
     """The convolution in int32 of values within 8 bits and a sign, through float32 sums that stay exact."""
-    if w.shape[1] * math.prod(window.kernel) <= EXACT_TERMS:
-        total = convolve(x.astype(mx.float32), kernel(w.astype(mx.float32), group=group), None, window, group)
-        return total.astype(mx.int32)
-    high = mx.right_shift(w, 4)
-    low = w - 16 * high
-    return 16 * exact_nibbles(x, high, window, group) + exact_nibbles(x, low, window, group)
+    data = x.astype(mx.float32)
+    if w.whole is not None:
+        return convolve(data, w.whole, None, window, group).astype(mx.int32)
+    high, low = (exact_nibbles(data, kernels, w.channels, window, group) for kernels in (w.high, w.low))
+    return 16 * high + low
 
 
-def exact_nibbles(x: Array, w: Array, window: Window, group: int) -> Array:
+def exact_nibbles(x: Array, kernels: Sequence[Kernel], channels: int, window: Window, group: int) -> Array:
     """As exact_convolution, where the weights lie within 4 bits and a sign: 16 times as many terms are exact."""
-    channels = max(16 * EXACT_TERMS // math.prod(window.kernel), 1)
-    data = x.astype(mx.float32).reshape([x.shape[0], group, -1, *x.shape[2:]])
-    weights = w.astype(mx.float32)
+    data = x.reshape([x.shape[0], group, -1, *x.shape[2:]])
     total = mx.zeros([1], mx.int32)
-    for start in range(0, w.shape[1], channels):
-        part = data[:, :, start : start + channels].reshape([x.shape[0], -1, *x.shape[2:]])
-        some = kernel(weights[:, start : start + channels], group=group)
+    for index, some in enumerate(kernels):
+        part = data[:, :, index * channels : (index + 1) * channels].reshape([x.shape[0], -1, *x.shape[2:]])
         total = total + convolve(part, some, None, window, group).astype(mx.int32)
     return total
 
@@ -210,31 +259,40 @@ def requantized(total: Array, scale: Array, zero_point: Array) -> Array:
     return saturated(level + zero_point.astype(mx.float32), zero_point.dtype)
 
 
-@op("QLinearMatMul", since=10, dtypes={"T1": BYTES, "T2": BYTES, "T3": BYTES, "TS": SINGLES})
+@op(
+    "QLinearMatMul",
+    since=10,
+    dtypes={"T1": BYTES, "T2": BYTES, "T3": BYTES, "TS": SINGLES},
+    prepare={("b", "b_zero_point"): integer_factor},
+)
 def qlinear_matmul(
     a: Array,
     a_scale: Array,
     a_zero_point: Array,
-    b: Array,
+    b: PackedBytes | ExactFactor,
     b_scale: Array,
-    b_zero_point: Array,
+    b_zero_point: None,
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    total = integer_product(a, b, a_zero_point, b_zero_point)
+    total = integer_product(a, b, a_zero_point)
     scale = widen(per_row(a_scale)) * widen(b_scale) / widen(per_row(y_scale))
     return requantized(total, scale, per_row(y_zero_point))
 
 
-@op("QLinearConv", domain=MICROSOFT, dtypes=QLINEAR_CONV, claim=one_to_three_axes)
-@op("QLinearConv", since=10, dtypes=QLINEAR_CONV, claim=one_to_three_axes)
+QLINEAR_CONV = {"x": BYTES, "w": BYTES, "y_zero_point": BYTES}
+QLINEAR_KERNEL: Preparations = {("w", "w_zero_point"): integer_kernel}
+
+
+@op("QLinearConv", domain=MICROSOFT, dtypes=QLINEAR_CONV, claim=one_to_three_axes, prepare=QLINEAR_KERNEL)
+@op("QLinearConv", since=10, dtypes=QLINEAR_CONV, claim=one_to_three_axes, prepare=QLINEAR_KERNEL)
 def qlinear_conv(
     x: Array,
     x_scale: Array,
     x_zero_point: Array,
-    w: Array,
+    w: IntegerKernel,
     w_scale: Array,
-    w_zero_point: Array,
+    w_zero_point: None,
     y_scale: Array,
     y_zero_point: Array,
     b: Array | None = None,
@@ -245,8 +303,7 @@ def qlinear_conv(
     **sliding: Unpack[Sliding],
 ) -> Array:
     x = x.transpose(channels_first(x.ndim)) if channels_last else x
-    window = Window.of(x.shape[2:], w.shape[2:], **sliding)
-    total = integer_convolution(x, w, x_zero_point, w_zero_point, window, group)
+    total = integer_convolution(x, w.weights, x_zero_point, Window.of(x.shape[2:], w.window, **sliding), group)
     total = total if b is None else total + per_channel(b, total)
     scale = x_scale * w_scale / y_scale
     scale = scale if scale.size == 1 else per_channel(scale, total.astype(mx.float32))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
+from mlxc_py.cpu_primitives import Packed, PackedBytes
 from ort_ep.ops import precision
 from ort_ep.ops.axes import reversed_along
 from ort_ep.ops.indexing import reverse_sequence
-from ort_ep.ops.precision import widened
-from ort_ep.ops.quant import integer_product
+from ort_ep.ops.matmul import ExactFactor
+from ort_ep.ops.precision import widen, widened
+from ort_ep.ops.quant import dynamic_quantize_linear, factor_of_bytes, integer_product
 from ort_ep.registry import BYTES, FLOATS, INT32, MICROSOFT, op
 
 Unary = Callable[[Array], Array]
@@ -25,7 +27,7 @@ Cell = Callable[[Array, States], States]
 class Plain:
     """A cell with the usual activations, as one primitive runs it over all steps (cpu_primitives.recurrent)."""
 
-    weights: Array
+    weights: Packed
     bias: Array | None = None
 
     def run(self, steps: Array, state: Array) -> Array:
@@ -36,15 +38,15 @@ class Plain:
 class Quantized:
     """As Plain, of an LSTM with 8-bit weights."""
 
-    weights: Array
+    weights: PackedBytes
     scale: Array
-    zero_point: Array
 
     def run(self, steps: Array, state: Array) -> Array:
-        return cpu_primitives.quantized_lstm(steps, self.weights, state, self.scale, self.zero_point)
+        return cpu_primitives.quantized_lstm(steps, self.weights, state, self.scale)
 
 
-Direction = tuple[Unary, Cell, Plain | Quantized | None]
+# the product with W, and what runs the steps
+Direction = tuple[Unary, Cell | Plain | Quantized]
 
 REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 RNN, GRU, LSTM = ("Tanh",), ("Sigmoid", "Tanh"), ("Sigmoid", "Tanh", "Tanh")
@@ -131,12 +133,6 @@ class Layer:
         each = len(self.default)
         return [functions[start : start + each] for start in range(0, len(functions), each)]
 
-    def usual(self) -> bool:
-        """Whether every direction has the default activations, unclipped."""
-        names = [name.lower() for name in self.activations or self.default]
-        times = len(names) // len(self.default)
-        return self.clip is None and names == [name.lower() for name in self.default] * times
-
     def clipped(self, x: Array) -> Array:
         return x if self.clip is None else mx.clip(x, -self.clip, self.clip)
 
@@ -152,14 +148,14 @@ class Layer:
         return reversed_along(x, 0) if self.lengths is None else reverse_sequence(x, self.lengths)
 
     def run(self, x: Array, build: Callable[[int], Direction], initial: Sequence[Array]) -> States:
-        """Y and the last states; `build` gives a direction's product with W and its cell."""
+        """Y and the last states of the directions."""
         outputs, finals = [], []
         for index, backwards in enumerate(REVERSED[self.direction]):
-            project, cell, plain = build(index)
+            project, cell = build(index)
             steps = project(self.backwards(self.swapped(x)) if backwards else self.swapped(x))
             states = tuple(state[index] for state in initial)
-            if plain is not None and self.lengths is None and cpu_primitives.recurs(steps):
-                hidden, last = at_once(steps, plain, states)
+            if isinstance(cell, Plain | Quantized):
+                hidden, last = at_once(steps, cell, states)
             else:
                 hidden, last = unrolled(steps, cell, states, self.lengths)
             outputs.append(self.backwards(hidden) if backwards else hidden)
@@ -169,6 +165,26 @@ class Layer:
             y.transpose([2, 0, 1, 3]) if self.layout else y,
             *(self.swapped(mx.stack(list(states))) for states in zip(*finals, strict=True)),
         )
+
+
+class Recurrence(NamedTuple):
+    """The prepared weights R: [D, gates, hidden], or packed by direction where one primitive runs all steps."""
+
+    weights: Array | tuple[Packed, ...]
+    hidden: int
+
+    @classmethod
+    def of(cls, r: Array, at_once: bool) -> Recurrence:
+        wide = widen(r)
+        if at_once and cpu_primitives.recurs(wide):
+            return cls(tuple(map(cpu_primitives.pack_rows, wide)), r.shape[-1])
+        return cls(wide, r.shape[-1])
+
+
+def usual(default: tuple[str, ...], activations: Sequence[str] | None, clip: float | None) -> bool:
+    """Whether every direction has the default activations, unclipped."""
+    names = [name.lower() for name in activations or default]
+    return clip is None and names == [name.lower() for name in default] * (len(names) // len(default))
 
 
 def scaled(function: Callable[..., Array], scales: Sequence[float], x: Array) -> Array:
@@ -184,7 +200,7 @@ def with_bias(product: Unary, bias: Array | None) -> Unary:
     return product if bias is None else lambda x: product(x) + bias
 
 
-@op("RNN", since=7, dtypes=TYPES)
+@op("RNN", since=7, dtypes=TYPES, prepare={"w": widen, "r": widen})
 @widened
 def rnn(
     x: Array,
@@ -208,17 +224,29 @@ def rnn(
         def cell(step: Array, states: States) -> States:
             return (f(layer.clipped(step + recur(states[0]))),)
 
-        return with_bias(products(w)(index), bias), cell, None
+        return with_bias(products(w)(index), bias), cell
 
     return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
 
 
-@op("GRU", since=7, dtypes=TYPES)
+def gru_recurrence(
+    r: Array,
+    sequence_lens: Array | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+) -> Recurrence:
+    """The prepared weights R of a GRU."""
+    return Recurrence.of(r, bool(linear_before_reset) and sequence_lens is None and usual(GRU, activations, clip))
+
+
+@op("GRU", since=7, dtypes=TYPES, prepare={"w": widen, "r": gru_recurrence})
 @widened
 def gru(
     x: Array,
     w: Array,
-    r: Array,
+    r: Recurrence,
     b: Array | None = None,
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
@@ -228,18 +256,20 @@ def gru(
     n_outputs: int,
     **attributes: Unpack[Attributes],
 ) -> States:
-    hidden = r.shape[-1]
+    hidden, weights = r.hidden, r.weights
     layer = Layer(GRU, hidden, sequence_lens, **attributes)
     functions = layer.functions()
-    gates, candidate = r[:, : 2 * hidden], r[:, 2 * hidden :]
 
     def build(index: int) -> Direction:
         f, g = functions[index]
         bias = mx.zeros([6 * hidden], x.dtype) if b is None else b[index]
         # the hidden bias of update and reset joins the input's; that of the candidate stays with its product
         steps_bias = mx.concatenate([bias[: 2 * hidden] + bias[3 * hidden : 5 * hidden], bias[2 * hidden : 3 * hidden]])
-        recur_gates = products(gates)(index)
-        recur = with_bias(products(candidate)(index), bias[5 * hidden :])
+        project = with_bias(products(w)(index), steps_bias)
+        if isinstance(weights, tuple):
+            return project, Plain(weights[index], bias[5 * hidden :])
+        recur_gates = products(weights[:, : 2 * hidden])(index)
+        recur = with_bias(products(weights[:, 2 * hidden :])(index), bias[5 * hidden :])
 
         def cell(step: Array, states: States) -> States:
             update, reset = mx.split(f(layer.clipped(step[:, : 2 * hidden] + recur_gates(states[0]))), 2, -1)
@@ -247,18 +277,31 @@ def gru(
             new = g(layer.clipped(step[:, 2 * hidden :] + past))
             return (new + update * (states[0] - new),)
 
-        plain = Plain(r[index], bias[5 * hidden :]) if linear_before_reset and layer.usual() else None
-        return with_bias(products(w)(index), steps_bias), cell, plain
+        return project, cell
 
     return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
 
 
-@op("LSTM", since=7, dtypes=TYPES)
+def lstm_recurrence(
+    r: Array,
+    sequence_lens: Array | None = None,
+    p: Array | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    input_forget: int = 0,
+) -> Recurrence:
+    """The prepared weights R of an LSTM."""
+    plain = p is None and not input_forget and usual(LSTM, activations, clip)
+    return Recurrence.of(r, plain and sequence_lens is None)
+
+
+@op("LSTM", since=7, dtypes=TYPES, prepare={"w": widen, "r": lstm_recurrence})
 @widened
 def lstm(
     x: Array,
     w: Array,
-    r: Array,
+    r: Recurrence,
     b: Array | None = None,
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
@@ -270,88 +313,98 @@ def lstm(
     n_outputs: int,
     **attributes: Unpack[Attributes],
 ) -> States:
-    layer = Layer(LSTM, r.shape[-1], sequence_lens, **attributes)
-    plain = [Plain(r[index]) for index in range(layer.directions)]
-    build = lstm_cells(layer, products(w), products(r), b, p, input_forget, plain)
+    layer = Layer(LSTM, r.hidden, sequence_lens, **attributes)
+
+    def build(index: int) -> Direction:
+        project, weights = with_bias(products(w)(index), summed(b, index)), r.weights
+        if isinstance(weights, tuple):
+            return project, Plain(weights[index])
+        return project, lstm_cell(layer, index, products(weights)(index), p, input_forget)
+
     return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]
 
 
-def lstm_cells(
-    layer: Layer,
-    project: Callable[[int], Unary],
-    recur: Callable[[int], Unary],
-    b: Array | None,
-    p: Array | None,
-    input_forget: int,
-    plain: Sequence[Plain | Quantized] = (),
-) -> Callable[[int], Direction]:
-    """LSTM cells over any product with W and R; gates are ordered input, output, forget, cell."""
-    functions = layer.functions()
-    is_plain = layer.usual() and p is None and not input_forget
-
-    def build(index: int) -> Direction:
-        f, g, h = functions[index]
-        bias = None if b is None else mx.sum(b[index].reshape([2, -1]), 0)
-        peep_in, peep_out, peep_forget = mx.split(p[index], 3) if p is not None else (None, None, None)
-        product = recur(index)
-
-        def gate(value: Array, peephole: Array | None, memory: Array) -> Array:
-            return f(layer.clipped(value if peephole is None else value + peephole * memory))
-
-        def cell(step: Array, states: States) -> States:
-            hidden, memory = states
-            i, o, forget, c = mx.split(step + product(hidden), 4, -1)
-            i = gate(i, peep_in, memory)
-            forget = 1 - i if input_forget else gate(forget, peep_forget, memory)
-            memory = forget * memory + i * g(layer.clipped(c))
-            return gate(o, peep_out, memory) * h(memory), memory
-
-        return with_bias(project(index), bias), cell, plain[index] if plain and is_plain else None
-
-    return build
+def summed(b: Array | None, index: int) -> Array | None:
+    """The biases of W and R, [D, 2 * gates], in one direction."""
+    return None if b is None else mx.sum(b[index].reshape([2, -1]), 0)
 
 
-def quantized_products(weights: Array, scales: Array, zero_points: Array) -> Callable[[int], Unary]:
-    """By direction: x, quantised as it comes, times the columns of 8-bit weights [D, K, gates]."""
+def lstm_cell(layer: Layer, index: int, recur: Unary, p: Array | None, input_forget: int) -> Cell:
+    """The cell in one direction, over any product with R; gates are ordered input, output, forget, cell."""
+    f, g, h = layer.functions()[index]
+    peep_in, peep_out, peep_forget = mx.split(p[index], 3) if p is not None else (None, None, None)
 
-    def direction(index: int) -> Unary:
-        def product(x: Array) -> Array:
-            if not x.size:
-                return mx.zeros([*x.shape[:-1], weights.shape[2]], x.dtype)
-            levels, scale, zero = cpu_primitives.dynamic_quantize(x)
-            total = integer_product(levels, weights[index], zero, zero_points[index], weights=True)
-            return total.astype(mx.float32) * (scale * scales[index])
+    def gate(value: Array, peephole: Array | None, memory: Array) -> Array:
+        return f(layer.clipped(value if peephole is None else value + peephole * memory))
 
-        return product
+    def cell(step: Array, states: States) -> States:
+        hidden, memory = states
+        i, o, forget, c = mx.split(step + recur(hidden), 4, -1)
+        i = gate(i, peep_in, memory)
+        forget = 1 - i if input_forget else gate(forget, peep_forget, memory)
+        memory = forget * memory + i * g(layer.clipped(c))
+        return gate(o, peep_out, memory) * h(memory), memory
 
-    return direction
+    return cell
+
+
+class Factors(NamedTuple):
+    """Prepared 8-bit weights [D, K, gates] by direction."""
+
+    each: tuple[PackedBytes | ExactFactor, ...]
+    rows: int
+
+
+def factors(weights: Array, zero_points: Array) -> Factors:
+    """Of weights and zero points [D] or [D, gates], one or one for each column."""
+    each = (factor_of_bytes(*linear, weights=True) for linear in zip(weights, zero_points, strict=True))
+    return Factors(tuple(each), weights.shape[1])
+
+
+def quantized_product(weights: PackedBytes | ExactFactor, scale: Array) -> Unary:
+    """The product of x, quantised as it comes, with weights."""
+
+    def product(x: Array) -> Array:
+        levels, level_scale, zero = dynamic_quantize_linear(x)
+        return integer_product(levels, weights, zero).astype(mx.float32) * (level_scale * scale)
+
+    return product
 
 
 @op(
     "DynamicQuantizeLSTM",
     domain=MICROSOFT,
     dtypes={"x": frozenset({"float32"}), "w": BYTES, "r": BYTES},
+    prepare={("w", "w_zero_point"): factors, ("r", "r_zero_point"): factors},
 )
 def dynamic_quantize_lstm(
     x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-    initial_c: Array | None = None,
-    p: Array | None = None,
-    *quantization: Array,
+    w: Factors,
+    r: Factors,
+    b: Array | None,
+    sequence_lens: Array | None,
+    initial_h: Array | None,
+    initial_c: Array | None,
+    p: Array | None,
+    w_scale: Array,
+    w_zero_point: None,
+    r_scale: Array,
+    r_zero_point: None,
+    *,
     hidden_size: int | None = None,
     input_forget: int = 0,
     n_outputs: int,
     **attributes: Unpack[Attributes],
 ) -> States:
-    w_scale, w_zero_point, r_scale, r_zero_point = quantization
-    layer = Layer(LSTM, r.shape[1], sequence_lens, **attributes)
-    project = quantized_products(w, w_scale, w_zero_point)
-    recur = quantized_products(r, r_scale, r_zero_point)
-    directions = zip(r, r_scale, r_zero_point, strict=True)
-    plain = [Quantized(weights.T, *linear) for weights, *linear in directions]
-    build = lstm_cells(layer, project, recur, b, p, input_forget, plain)
+    layer = Layer(LSTM, r.rows, sequence_lens, **attributes)
+    plain = p is None and not input_forget and usual(LSTM, layer.activations, layer.clip)
+
+    def build(index: int) -> Direction:
+        project = with_bias(quantized_product(w.each[index], w_scale[index]), summed(b, index))
+        weights = r.each[index]
+        if isinstance(weights, PackedBytes) and plain and sequence_lens is None:
+            return project, Quantized(weights, r_scale[index])
+        recur = quantized_product(weights, r_scale[index])
+        return project, lstm_cell(layer, index, recur, p, input_forget)
+
     return layer.run(x, build, layer.initial(x, initial_h, initial_c))[:n_outputs]

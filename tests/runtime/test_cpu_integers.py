@@ -97,8 +97,8 @@ def test_convolution(
     turned = mx.array(np.ascontiguousarray(x.transpose(0, 3, 1, 2))).transpose([0, 2, 3, 1])
     truth = model(x, w, int(x_zero[0]), np.zeros(1, int) if w_zero is None else w_zero, groups=groups, **geometry)
     for data in (mx.array(x), turned):
-        given = mx.array(w), mx.array(x_zero), None if w_zero is None else mx.array(w_zero)
-        y = cpu.integer_convolution(data, *given, groups=groups, **geometry)
+        packed = cpu.pack_bytes(mx.array(w), None if w_zero is None else mx.array(w_zero), groups)
+        y = cpu.integer_convolution(data, packed, mx.array(x_zero), groups=groups, **geometry)
         assert y.dtype == mx.int32
         np.testing.assert_array_equal(np.array(y), truth)
 
@@ -106,7 +106,7 @@ def test_convolution(
 def test_one_axis_and_no_zero_point(isa: str) -> None:
     x, w = integers(np.int8, 2, 30, 5), integers(np.int8, 9, 4, 5)
     geometry: dict[str, Any] = {"stride": (2,), "padding": ((3,), (0,)), "dilation": (1,)}
-    y = cpu.integer_convolution(mx.array(x), mx.array(w), **geometry)
+    y = cpu.integer_convolution(mx.array(x), cpu.pack_bytes(mx.array(w)), **geometry)
     truth = model(x[:, None], w[:, None], 0, np.zeros(1, int), (1, 2), ((0, 3), (0, 0)), (1, 1), 1)
     np.testing.assert_array_equal(np.array(y), truth[:, 0])
 
@@ -114,13 +114,29 @@ def test_one_axis_and_no_zero_point(isa: str) -> None:
 @pytest.mark.parametrize("rows", [(), (1,), (3, 50), (2, 1, 9)])
 def test_product(isa: str, rows: tuple[int, ...]) -> None:
     a, b, b_zero = integers(np.uint8, *rows, 37), integers(np.int8, 37, 21), integers(np.int8, 21)
-    y = cpu.integer_matmul(mx.array(a), mx.array(b), mx.array(np.array([130], np.uint8)), mx.array(b_zero))
+    packed = cpu.pack_byte_matrix(mx.array(b), mx.array(b_zero))
+    y = cpu.integer_matmul(mx.array(a), packed, mx.array(np.array([130], np.uint8)))
     np.testing.assert_array_equal(np.array(y), (a.astype(np.int64) - 130) @ (b.astype(np.int64) - b_zero))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("zeros", [None, 1, 21])
+def test_product_whose_rows_have_zero_points(dtype: Any, zeros: int | None) -> None:
+    a, b, a_zero = integers(np.uint8, 2, 5, 37), integers(dtype, 37, 21), integers(np.uint8, 5, 1)
+    b_zero = None if zeros is None else integers(dtype, zeros)
+    packed = cpu.pack_byte_matrix(mx.array(b), None if b_zero is None else mx.array(b_zero))
+    truth = (a.astype(np.int64) - a_zero) @ (b.astype(np.int64) - (0 if b_zero is None else b_zero))
+    np.testing.assert_array_equal(np.array(cpu.integer_matmul(mx.array(a), packed, mx.array(a_zero))), truth)
+
+
+def test_no_rows() -> None:
+    packed = cpu.pack_byte_matrix(mx.array(integers(np.int8, 37, 21)))
+    assert cpu.integer_matmul(mx.zeros([3, 0, 37], mx.uint8), packed).shape == (3, 0, 21)
 
 
 def test_long_sums_are_exact(isa: str) -> None:
     a, b = mx.full([1, 40_000], 255, mx.uint8), mx.full([40_000, 1], -128, mx.int8)
-    assert cpu.integer_matmul(a, b).item() == -255 * 128 * 40_000
+    assert cpu.integer_matmul(a, cpu.pack_byte_matrix(b)).item() == -255 * 128 * 40_000
 
 
 @pytest.mark.parametrize("x", [[-1.5, 0.25, 3], [1, 2, 4], [-1, -3], [0, 0], [1e30, -1e-30]])
@@ -153,7 +169,8 @@ def test_an_image_stays_as_it_lies_in_a_tape() -> None:
 
     def compute(image: mx.Array) -> mx.Array:
         levels, scale, zero = cpu.dynamic_quantize(image.transpose([0, 3, 1, 2]))
-        y = cpu.integer_convolution(levels.transpose([0, 2, 3, 1]), mx.array(w), zero, **geometry)
+        packed = cpu.pack_bytes(mx.array(w))
+        y = cpu.integer_convolution(levels.transpose([0, 2, 3, 1]), packed, zero, **geometry)
         return y.astype(mx.float32) * scale
 
     opened = placeholder(x.shape, x.dtype)
@@ -163,11 +180,15 @@ def test_an_image_stays_as_it_lies_in_a_tape() -> None:
 
 
 def test_what_does_not_fit_is_an_error() -> None:
-    x, w = mx.zeros([1, 4, 4, 3], mx.uint8), mx.zeros([2, 3, 3, 3], mx.int8)
+    x, w = mx.zeros([1, 4, 4, 3], mx.uint8), cpu.pack_bytes(mx.zeros([2, 3, 3, 3], mx.int8))
     geometry: dict[str, Any] = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)}
     with pytest.raises(mx.MLXError):  # a zero point of another type
         cpu.integer_convolution(x, w, mx.zeros([1], mx.int8), **geometry)
     with pytest.raises(ValueError, match="do not fit"):
-        cpu.integer_convolution(x, mx.zeros([2, 5, 5, 3], mx.int8), **geometry)
+        cpu.integer_convolution(x, cpu.pack_bytes(mx.zeros([2, 5, 5, 3], mx.int8)), **geometry)
+    with pytest.raises(ValueError, match="packed for 3 groups"):
+        cpu.integer_convolution(x, cpu.pack_bytes(mx.zeros([3, 3, 3, 1], mx.int8), groups=3), **geometry)
+    with pytest.raises(mx.UnsupportedError):
+        cpu.pack_bytes(mx.zeros([2, 3, 3, 3]))
     with pytest.raises(mx.UnsupportedError):
         cpu.integer_convolution(x.astype(mx.int32), w, **geometry)

@@ -75,7 +75,7 @@ def tensors(gates: int, steps: int, batch: int, hidden: int) -> tuple[Host, Host
 def test_cells(isa: str, gates: int, batch: int, hidden: int) -> None:
     steps, weights, initial = tensors(gates, 6, batch, hidden)
     bias = None if gates == 4 else weights[:hidden, 0].copy()
-    given = mx.array(steps), mx.array(weights), mx.array(initial)
+    given = mx.array(steps), cpu_primitives.pack_rows(mx.array(weights)), mx.array(initial)
     y = cpu_primitives.recurrent(*given, None if bias is None else mx.array(bias))
     expected = model(steps, weights, initial, bias, rounded=False)
     np.testing.assert_allclose(np.array(y), expected, rtol=1e-5, atol=1e-6)
@@ -97,7 +97,8 @@ def test_quantized_lstm(isa: str, dtype: Any, batch: int, hidden: int, each: boo
     steps, _, initial = tensors(4, 3, batch, hidden)
     levels, scale, zero = quantized(dtype, 4 * hidden, hidden, each)
     weights = (levels.astype(np.float64) - zero[:, None]) * scale[:, None]
-    y = np.array(cpu_primitives.quantized_lstm(*(mx.array(x) for x in (steps, levels, initial, scale, zero))))
+    packed = cpu_primitives.pack_byte_matrix(mx.array(levels).T, mx.array(zero))
+    y = np.array(cpu_primitives.quantized_lstm(mx.array(steps), packed, mx.array(initial), mx.array(scale)))
     expected = model(steps, weights, initial, None, rounded=True)
     np.testing.assert_allclose(y[0], expected[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=2e-2)  # a state on the edge between two levels
@@ -107,32 +108,33 @@ def test_states_that_are_all_zero_are_quantized_to_zero() -> None:
     steps, _, _ = tensors(4, 1, 2, 8)
     levels, scale, zero = quantized(np.int8, 32, 8, each=False)
     initial = mx.zeros([2, 16])
-    one, two, three, four = (mx.array(x) for x in (steps, levels, scale, zero))
-    y = cpu_primitives.quantized_lstm(one, two, initial, three, four)
-    plain = cpu_primitives.recurrent(mx.array(steps), mx.zeros([32, 8]), initial)
+    packed = cpu_primitives.pack_byte_matrix(mx.array(levels).T, mx.array(zero))
+    y = cpu_primitives.quantized_lstm(mx.array(steps), packed, initial, mx.array(scale))
+    plain = cpu_primitives.recurrent(mx.array(steps), cpu_primitives.pack_rows(mx.zeros([32, 8])), initial)
     np.testing.assert_array_equal(np.array(y), np.array(plain))
 
 
 def test_views_and_no_steps() -> None:
     steps, weights, initial = tensors(4, 6, 2, 8)
     turned = mx.array(np.ascontiguousarray(steps.transpose(1, 2, 0))).transpose([2, 0, 1])
-    y = cpu_primitives.recurrent(turned, mx.array(weights.T.copy()).T, mx.array(initial))
+    packed = cpu_primitives.pack_rows(mx.array(weights.T.copy()).T)
+    y = cpu_primitives.recurrent(turned, packed, mx.array(initial))
     np.testing.assert_allclose(np.array(y), model(steps, weights, initial, None, rounded=False), rtol=1e-5, atol=1e-6)
-    none = cpu_primitives.recurrent(mx.array(steps[:0]), mx.array(weights), mx.array(initial))
+    none = cpu_primitives.recurrent(mx.array(steps[:0]), packed, mx.array(initial))
     assert none.shape == (0, 2, 16)
 
 
 def test_shapes_that_do_not_fit_are_errors() -> None:
-    steps, weights, initial = (mx.array(x) for x in tensors(4, 6, 2, 8))
+    steps, rows, initial = (mx.array(x) for x in tensors(4, 6, 2, 8))
+    weights = cpu_primitives.pack_rows(rows)
     for given in ((steps[..., :8], weights, initial), (steps, weights, initial[:1]), (steps, weights, initial[:, :8])):
         with pytest.raises(mx.MLXError):
             cpu_primitives.recurrent(*given)
     with pytest.raises(mx.MLXError):
-        cpu_primitives.recurrent(steps, weights, initial, weights[0, :3])
-    levels = weights.astype(mx.int8)
-    one, none = mx.ones([1]), mx.zeros([1], mx.int8)
-    for given in ((steps[..., :8], levels, initial), (steps, levels, initial[:1]), (steps, levels[:, :4], initial)):
+        cpu_primitives.recurrent(steps, weights, initial, rows[0, :3])
+    levels, narrow = (cpu_primitives.pack_byte_matrix(x.T) for x in (rows.astype(mx.int8), rows[:, :4].astype(mx.int8)))
+    for wrong in ((steps[..., :8], levels, initial), (steps, levels, initial[:1]), (steps, narrow, initial)):
         with pytest.raises(mx.MLXError):
-            cpu_primitives.quantized_lstm(*given, one, none)
+            cpu_primitives.quantized_lstm(*wrong, mx.ones([1]))
     with pytest.raises(mx.UnsupportedError):
         cpu_primitives.recurrent(steps.astype(mx.float16), weights, initial)

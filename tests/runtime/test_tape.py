@@ -372,7 +372,7 @@ def test_arithmetic_after_products(lead: tuple[int, ...]) -> None:
 
     def build(a: mx.Array) -> list[mx.Array]:
         bytes_, scale, zero = primitives.dynamic_quantize(a)
-        total = primitives.integer_matmul(bytes_, levels, zero).astype(mx.float32)
+        total = primitives.integer_matmul(bytes_, primitives.pack_byte_matrix(levels), zero).astype(mx.float32)
         return [mx.maximum(total * (scale * 0.025) + bias, 0), primitives.matmul(a, b) * 3 + bias]
 
     same(build, floats(26, *lead, 12))
