@@ -1,7 +1,7 @@
 """Weights once per process: initializers interned by content, held by their users, looked up weakly.
 
-A `HostBuffer` is immutable bytes whose storage *is* one evaluated uint8 MLX array: leaves and typed views are MLX views
-of that array, so a weight exists once however many sessions, dtypes and shapes look at it. Buffers are equal when ONNX
+A `HostBuffer` is immutable bytes whose storage *is* one evaluated MLX array: leaves and typed views are that array or
+views of it, so a weight exists once however many sessions, dtypes and shapes look at it. Buffers are equal when ONNX
 dtype, shape and content are; the indexes hold weak references only, and the last user frees the memory.
 
 Content is compared byte by byte, and only with live buffers of the same dtype, shape and sampled bytes. A SHA-256 of
@@ -72,7 +72,7 @@ def switched_off(*switches: str) -> Iterator[None]:
 class HostBuffer:
     """Immutable bytes of one initializer: `address`, `nbytes`, ONNX `dtype` code, `shape`, read-only `view`.
 
-    `array` is the evaluated uint8 MLX array whose memory the bytes are.
+    `array` is the evaluated MLX array whose memory the bytes are.
     """
 
     __slots__ = ("__weakref__", "address", "array", "dtype", "nbytes", "shape")
@@ -136,6 +136,10 @@ class Source(Protocol):
         """Whether the bytes are those of `held` (uint8, contiguous, of the same length), without the GIL."""
         ...
 
+    def sample(self) -> bytes:
+        """A few short windows: different ones are different content."""
+        ...
+
 
 class MemorySource:
     """Any contiguous bytes-like object; TypeError for anything else."""
@@ -158,6 +162,10 @@ class MemorySource:
 
     def equals(self, held: np.ndarray) -> bool:
         return _same_memory(self._bytes, held)
+
+    def sample(self) -> bytes:
+        window, step = _windows(self.nbytes)
+        return np.ndarray((_SAMPLE_WINDOWS, window), np.uint8, self._bytes, strides=(step, 1)).tobytes()
 
 
 class ArraySource(MemorySource):
@@ -206,16 +214,18 @@ class FileSource:
                 return False
         return True
 
+    def sample(self) -> bytes:
+        window, step = _windows(self.nbytes)
+        windows = np.empty((_SAMPLE_WINDOWS, window), np.uint8)
+        for index in range(_SAMPLE_WINDOWS):
+            self.read_into(windows[index], step * index)
+        return windows.tobytes()
 
-def _sample(source: Source) -> bytes:
-    """A few short windows, first and last included: different bytes are different content."""
-    last = max(0, source.nbytes - _SAMPLE_BYTES)
-    words = np.empty(min(_SAMPLE_BYTES, source.nbytes), np.uint8)
-    sample = []
-    for index in range(_SAMPLE_WINDOWS):
-        source.read_into(words, last * index // (_SAMPLE_WINDOWS - 1))
-        sample.append(words.tobytes())
-    return b"".join(sample)
+
+def _windows(nbytes: int) -> tuple[int, int]:
+    """The length of a sample's windows, and how far apart they begin."""
+    window = min(_SAMPLE_BYTES, nbytes)
+    return window, (nbytes - window) // (_SAMPLE_WINDOWS - 1)
 
 
 # Called through ctypes it drops the GIL, and unlike numpy's comparison it allocates nothing: worker threads that
@@ -346,7 +356,7 @@ class _Claim:
         if self.found is not None:
             return
         if not self.private:
-            self.key = (self.dtype, self.dims, _sample(self.source))
+            self.key = (self.dtype, self.dims, self.source.sample())
             with _lock:
                 self.rivals = _buffers.live(self.key)
         if not self.rivals:
@@ -381,12 +391,13 @@ class _Claim:
         return owner
 
     def _allocate(self) -> None:
-        shape = _storage_shape(self.source.nbytes)
         if isinstance(self.source, ArraySource):
-            self.mine = mx.reshape(mx.view(mx.reshape(self.source.array, [-1]), mx.uint8), shape)
-            evaluate([self.mine])
+            self.mine = self.source.array
         else:
-            self.mine, self.unread = mx.uninitialized(shape, mx.uint8)
+            row = dtypes.ELEM_TYPES[self.dtype]
+            leaf = (self.dims, dtypes.to_mlx(self.dtype)) if row.mlx and self.source.nbytes else None
+            shape, dtype = leaf or (_storage_shape(self.source.nbytes, self.source.nbytes), mx.uint8)
+            self.mine, self.unread = mx.uninitialized(shape, dtype)
 
     def _read(self) -> None:
         if self.unread is not None:
@@ -447,17 +458,20 @@ def _view(owner: HostBuffer, dtype: mx.Dtype, shape: Sequence[int]) -> SharedIni
     key = (id(owner), dtype.name, dims)  # the entry holds the owner: its id is not reused while the entry lives
     for shared in index.live(key):
         return shared
-    array = mx.reshape(mx.view(owner.array, dtype), dims)
-    evaluate([array])
+    array = owner.array
+    if array.dtype is not dtype or array.shape != dims:
+        flat = mx.reshape(array, _storage_shape(array.size, owner.nbytes))
+        array = mx.reshape(mx.view(flat, dtype), dims)
+        evaluate([array])
     shared = SharedInitializer(array, owner)
     index.add(key, shared)
     return shared
 
 
-def _storage_shape(nbytes: int) -> tuple[int, ...]:
-    """One row where it fits: MLX's dimensions are 32-bit."""
-    row = math.gcd(nbytes, 1 << 20)
-    return (nbytes,) if nbytes < 1 << 31 else (nbytes // row, row)
+def _storage_shape(count: int, nbytes: int) -> tuple[int, ...]:
+    """One row where it fits, also as single bytes: MLX's dimensions are 32-bit."""
+    row = math.gcd(count, 1 << 20)
+    return (count,) if nbytes < 1 << 31 else (count // row, row)
 
 
 def _read_only(address: int, nbytes: int, owner: object) -> np.ndarray:

@@ -226,10 +226,10 @@ def test_failed_evaluation_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as patch:
         patch.setattr(mx, "eval", failing)
         with pytest.raises(mx.MLXError, match="no"):
-            si.get(init, [2048])
+            si.get_view(init, [2048], mx.uint32)
     gc.collect()
     assert seen[0]() is None
-    assert si.get(init, [2048]) is not None
+    assert si.get_view(init, [2048], mx.uint32) is not None
 
 
 # ---- typed views
@@ -417,7 +417,7 @@ def test_entries_may_be_dropped_on_another_thread() -> None:
 
 
 class Broken(si.MemorySource):
-    """Fails at the nth read."""
+    """Fails at the nth read, the first of which is the sample."""
 
     def __init__(self, data: bytes, fail_at: int) -> None:
         super().__init__(data)
@@ -433,14 +433,18 @@ class Broken(si.MemorySource):
         self.read_into(np.empty(1, np.uint8), 0)
         return super().equals(held)
 
+    def sample(self) -> bytes:
+        self.read_into(np.empty(1, np.uint8), 0)
+        return super().sample()
+
 
 def test_failure_at_any_read_leaves_the_index_usable() -> None:
     kept = si.own(weights(), FLOAT, [2048])  # a rival, so that the source is compared too
-    for fail_at in range(1, 18):
+    for fail_at in (1, 2):
         with pytest.raises(OSError, match="disk gone"):
             si.own_source(Broken(weights(), fail_at), FLOAT, [2048])
     assert si.own(weights(), FLOAT, [2048]) is kept
-    for fail_at in range(1, 18):
+    for fail_at in (1, 2):
         with pytest.raises(OSError, match="disk gone"):
             si.own_source(Broken(weights(9), fail_at), FLOAT, [2048])
     assert bytes(si.own(weights(9), FLOAT, [2048]).view) == weights(9)
