@@ -3,7 +3,6 @@
 #include <chrono>
 #include <mutex>
 #include <typeinfo>
-#include <unordered_set>
 
 #include "allocation.hpp"
 #include "extras.h"
@@ -151,21 +150,25 @@ mx::array placeholder(mx::Shape shape, mx::Dtype dtype) {
   return mx::array(std::move(shape), dtype, nullptr, {});
 }
 
-Tape::Tape(const Arrays& inputs, const Arrays& given) {
-  const auto outputs = laid_out(given);
-  for (const auto& input : inputs) {
-    slot_.emplace(input.id(), int(slots_++));
-    inputs_.emplace_back(input.shape(), input.dtype());
-  }
-  const auto order = in_order(outputs);
+Recording recorded(
+    const Arrays& inputs,
+    const Arrays& outputs,
+    const Arrays& order,
+    const std::unordered_set<std::uintptr_t>& varying) {
+  Recording made;
+  auto& [constants, folded] = *made.constants;
+  int slots = 0;
+  std::unordered_map<std::uintptr_t, int> slot_of;
+  for (const auto& input : inputs) slot_of.emplace(input.id(), slots++);
   std::unordered_set<std::uintptr_t> fixed, needed;
   auto is_fixed = [&](const mx::array& a) { return fixed.count(a.id()) != 0; };
   for (const auto& a : order) {
-    if (slot_.count(a.id())) continue;
+    if (slot_of.count(a.id())) continue;
     if (!a.has_primitive()) {
       if (!a.is_available()) bad_argument("the graph reads a placeholder that is not among the tape's inputs");
       fixed.insert(a.id());
-    } else if (std::all_of(a.inputs().begin(), a.inputs().end(), is_fixed) && worth_keeping(a)) {
+    } else if (
+        std::all_of(a.inputs().begin(), a.inputs().end(), is_fixed) && !varying.count(a.id()) && worth_keeping(a)) {
       fixed.insert(a.id());
     } else {
       for (const auto& input : a.inputs()) needed.insert(input.id());
@@ -182,36 +185,63 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
     auto known = a.has_primitive() ? recipes().folded(*recipe) : nullptr;
     if (a.has_primitive() && !known) {
       fresh.push_back(a);
-      fresh_at.push_back(constants_.size());
+      fresh_at.push_back(constants.size());
       known = std::make_shared<Folded>(Folded{recipe, a});
     }
-    constants_.push_back(known ? known->value : a);
-    folded_.push_back(std::move(known));
-    slot_.emplace(a.id(), -int(constants_.size()));
+    constants.push_back(known ? known->value : a);
+    folded.push_back(std::move(known));
+    slot_of.emplace(a.id(), -int(constants.size()));
   }
   if (!fresh.empty()) evaluate(fresh);
-  for (size_t at : fresh_at) recipes().add(folded_[at]);
-  for (const auto& a : order) {
-    if (is_fixed(a) || slot_.count(a.id())) continue;
+  for (size_t at : fresh_at) recipes().add(folded[at]);
+  for (size_t place = 0; place < order.size(); ++place) {
+    const auto& a = order[place];
+    if (is_fixed(a) || slot_of.count(a.id())) continue;
     TapeNode node{a.primitive_ptr(), {}, {}, {}};
-    for (const auto& input : a.inputs()) node.inputs.push_back(slot_of(input));
+    for (const auto& input : a.inputs()) node.inputs.push_back(slot_of.at(input.id()));
     for (const auto& output : a.outputs()) {
       node.shapes.push_back(output.shape());
       node.dtypes.push_back(output.dtype());
-      slot_.emplace(output.id(), int(slots_++));
+      slot_of.emplace(output.id(), slots++);
     }
-    nodes_.push_back(std::move(node));
+    made.nodes.push_back(std::move(node));
+    made.places.push_back(place);
   }
-  for (const auto& out : outputs) outputs_.push_back(slot_of(out));
-  slot_ = {};
-  std::vector<mx::Shape> shapes;
-  for (const auto& [shape, dtype] : inputs_) shapes.push_back(shape);
-  nodes_ = fused(std::move(nodes_), shapes, constants_, outputs_);
-  slots_ = inputs_.size();
-  for (const auto& node : nodes_) slots_ += node.shapes.size();
+  for (const auto& out : outputs) made.outputs.push_back(slot_of.at(out.id()));
+  return made;
 }
 
-int Tape::slot_of(const mx::array& a) const { return slot_.at(a.id()); }
+Tape::Tape(const Arrays& inputs, const Arrays& given) {
+  const auto outputs = laid_out(given);
+  auto recording = recorded(inputs, outputs, in_order(outputs));
+  std::vector<mx::Shape> shapes;
+  for (const auto& input : inputs) {
+    inputs_.emplace_back(input.shape(), input.dtype());
+    shapes.push_back(input.shape());
+  }
+  constants_ = std::move(recording.constants);
+  outputs_ = std::move(recording.outputs);
+  slots_ = inputs_.size();
+  for (auto& node : fused(std::move(recording.nodes), shapes, constants_->values, outputs_)) {
+    slots_ += node.shapes.size();
+    nodes_.push_back(std::make_shared<TapeNode>(std::move(node)));
+  }
+}
+
+Tape::Tape(
+    std::vector<Form> inputs,
+    Arrays further,
+    std::shared_ptr<const Constants> constants,
+    Nodes nodes,
+    std::vector<int> outputs)
+    : inputs_(std::move(inputs)),
+      further_(std::move(further)),
+      constants_(std::move(constants)),
+      nodes_(std::move(nodes)),
+      outputs_(std::move(outputs)),
+      slots_(inputs_.size() + further_.size()) {
+  for (const auto& node : nodes_) slots_ += node->shapes.size();
+}
 
 Arrays Tape::apply(const Arrays& inputs) const {
   if (inputs.size() != inputs_.size()) bad_argument("another number of inputs than the tape was recorded with");
@@ -223,15 +253,16 @@ Arrays Tape::apply(const Arrays& inputs) const {
       bad_argument("an input has another shape or type than the tape was recorded with");
     values.push_back(inputs[i]);
   }
-  auto value = [&](int slot) -> const mx::array& { return slot < 0 ? constants_[-1 - slot] : values[slot]; };
+  values.insert(values.end(), further_.begin(), further_.end());
+  auto value = [&](int slot) -> const mx::array& { return slot < 0 ? constants_->values[-1 - slot] : values[slot]; };
   for (const auto& node : nodes_) {
     Arrays arguments;
-    arguments.reserve(node.inputs.size());
-    for (int slot : node.inputs) arguments.push_back(value(slot));
-    if (node.shapes.size() == 1) {
-      values.emplace_back(node.shapes[0], node.dtypes[0], node.primitive, std::move(arguments));
+    arguments.reserve(node->inputs.size());
+    for (int slot : node->inputs) arguments.push_back(value(slot));
+    if (node->shapes.size() == 1) {
+      values.emplace_back(node->shapes[0], node->dtypes[0], node->primitive, std::move(arguments));
     } else {
-      for (auto& made : mx::array::make_arrays(node.shapes, node.dtypes, node.primitive, arguments))
+      for (auto& made : mx::array::make_arrays(node->shapes, node->dtypes, node->primitive, arguments))
         values.push_back(std::move(made));
     }
   }
@@ -253,7 +284,7 @@ Arrays Tape::run(const void* const* data, size_t n, int64_t& spent) const {
 }
 
 size_t Tape::count(const std::string& primitive) const {
-  return std::count_if(nodes_.begin(), nodes_.end(), [&](const TapeNode& n) { return primitive == n.primitive->name(); });
+  return std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& n) { return primitive == n->primitive->name(); });
 }
 
 } // namespace mlxc

@@ -2,6 +2,8 @@
 // thread. Unlike mlx::core::compile it fuses nothing, keeps no state per thread and needs no compiler.
 #pragma once
 
+#include <unordered_set>
+
 #include "handles.hpp"
 
 namespace mlxc {
@@ -17,11 +19,41 @@ struct TapeNode {
 // the process, so packed weights exist once for all shapes and sessions.
 struct Folded;
 
+struct Constants {
+  Arrays values;
+  std::vector<std::shared_ptr<const Folded>> folded;
+};
+
+// A graph in numbered slots, before operations are joined.
+struct Recording {
+  std::vector<TapeNode> nodes;
+  std::vector<size_t> places; // of the nodes in the order they were recorded from
+  std::shared_ptr<Constants> constants = std::make_shared<Constants>();
+  std::vector<int> outputs;
+};
+
+// Records what `outputs` are computed from, which `order` has (layout.hpp). What does not depend on `inputs`
+// (placeholders) is evaluated now, unless it is among `varying` or would hold far more memory than it is computed from.
+Recording recorded(
+    const Arrays& inputs,
+    const Arrays& outputs,
+    const Arrays& order,
+    const std::unordered_set<std::uintptr_t>& varying = {});
+
 class Tape {
  public:
-  // Records what `outputs` are computed from. What does not depend on `inputs` (placeholders) is evaluated now, unless
-  // that would hold far more memory than it is computed from.
+  using Form = std::pair<mx::Shape, mx::Dtype>;
+  using Nodes = std::vector<std::shared_ptr<const TapeNode>>;
+
   Tape(const Arrays& inputs, const Arrays& outputs);
+
+  // Of nodes that other tapes may have, too. After the inputs come the slots of `further`.
+  Tape(
+      std::vector<Form> inputs,
+      Arrays further,
+      std::shared_ptr<const Constants> constants,
+      Nodes nodes,
+      std::vector<int> outputs);
 
   // The outputs for other inputs, not evaluated. Bad argument when number, shapes or types differ from the recorded.
   Arrays apply(const Arrays& inputs) const;
@@ -34,15 +66,12 @@ class Tape {
   size_t count(const std::string& primitive) const;
 
  private:
-  int slot_of(const mx::array& a) const;
-
-  std::vector<std::pair<mx::Shape, mx::Dtype>> inputs_;
-  Arrays constants_;
-  std::vector<std::shared_ptr<const Folded>> folded_;
-  std::vector<TapeNode> nodes_;
+  std::vector<Form> inputs_;
+  Arrays further_;
+  std::shared_ptr<const Constants> constants_;
+  Nodes nodes_;
   std::vector<int> outputs_;
   size_t slots_ = 0;
-  std::unordered_map<std::uintptr_t, int> slot_; // by array id, while recording
 };
 
 // An array with a shape and a type, and nothing else: evaluating it is an error.
