@@ -62,7 +62,7 @@ def show(
     The drawing has the columns `bars` of each row, which is named by its columns `label`.
     """
     if not rows:
-        sys.exit("nothing could be measured")
+        sys.exit("\n".join(["nothing could be measured", *notes]))
     chosen = list(columns or rows[0])
     printed = "\n".join([table(rows, chosen), *([""] if notes else []), *notes])
     print(printed)
