@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ort_ep import dtypes
+from ort_ep.addresses import readable
 
 Dim = int | str | None
 
@@ -192,7 +193,7 @@ class Graph:
 
 def view_bytes(address: int, nbytes: int) -> np.ndarray[Any, Any]:
     """Memory that somebody else owns as a uint8 array."""
-    return np.frombuffer(memoryview((ctypes.c_ubyte * nbytes).from_address(address)), np.uint8)
+    return np.frombuffer(readable(address, nbytes), np.uint8)
 
 
 def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.constants import Prepared
-from ort_ep.graph import Node, Value
+from ort_ep.graph import Value
 from ort_ep.shared_initializers import SharedInitializer
 
 Host = np.ndarray[Any, Any]
@@ -50,21 +50,23 @@ class Port:
 class Step:
     """One call: `args` are (slot, form) or None for an absent input; `outs` hold -1 for an unused output.
 
-    `host_dtypes` are what numpy results must have: numpy's own promotion may differ from ONNX's. `traceable`: the call
-    may be recorded and replayed, because it reads no data and does the same every time. `bodies` are handed to the
-    function as callables; what they capture are the args from `explicit` on.
+    `host_dtypes` are what numpy results must have: numpy's own promotion may differ from ONNX's. `containers` are the
+    outputs that may be a list or None. `traceable`: the call may be recorded and replayed, because it reads no data and
+    does the same every time. `bodies` are handed to the function as callables; what they capture are the args from
+    `explicit` on. `title` names the node in messages; the node itself would keep its graph's edges in memory.
     """
 
-    node: Node
+    title: str
     function: Callable[..., Any]
     args: tuple[tuple[int, Want] | None, ...]
-    keywords: dict[str, Any]
+    keywords: Mapping[str, Any]
     outs: tuple[int, ...]
-    host_dtypes: tuple[np.dtype[Any] | None, ...] = ()
+    host_dtypes: tuple[np.dtype[Any] | None, ...]
+    containers: tuple[int, ...]
+    traceable: bool
+    bodies: Mapping[str, Body]
+    explicit: int
     frees: tuple[int, ...] = ()
-    traceable: bool = True
-    bodies: Mapping[str, Body] = field(default_factory=dict)
-    explicit: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,21 +224,21 @@ def call(step: Step, arguments: Sequence[Slot], run: BodyRunner = trace) -> Sequ
     keywords = step.keywords
     if step.bodies:
         captured, arguments = arguments[step.explicit :], arguments[: step.explicit]
-        keywords = keywords | {
-            name: BoundBody(body, tuple(captured[i] for i in body.captures), run) for name, body in step.bodies.items()
-        }
+        keywords = dict(keywords)
+        for name, body in step.bodies.items():
+            keywords[name] = BoundBody(body, tuple(captured[i] for i in body.captures), run)
     try:
         result = step.function(*arguments, **keywords)
     except OperatorError:
         raise  # of a node in a body: it says more than this one could
     except Exception as error:
         raise OperatorError(
-            f"{step.node.title} failed on ({', '.join(map(_describe, arguments))}): {type(error).__name__}: {error}"
+            f"{step.title} failed on ({', '.join(map(_describe, arguments))}): {type(error).__name__}: {error}"
         ) from error
     results: Sequence[Slot] = result if isinstance(result, tuple) else (result,)  # a list is one output, a sequence
     if len(results) != len(step.outs):
         raise OperatorError(
-            f"{step.node.title}: the handler returned {len(results)} results and the node has {len(step.outs)} outputs "
+            f"{step.title}: the handler returned {len(results)} results and the node has {len(step.outs)} outputs "
             "(a keyword-only parameter `n_outputs` tells how many)"
         )
     return results
@@ -247,10 +249,9 @@ def _checked(step: Step, index: int, result: Slot) -> Slot:
         return result
     if isinstance(result, np.ndarray | np.generic):
         return np.asarray(result, step.host_dtypes[index])
-    output = step.node.outputs[index]
-    if output is not None and output.is_container and (result is None or isinstance(result, list)):
+    if index in step.containers and (result is None or isinstance(result, list)):
         return result
-    raise OperatorError(f"{step.node.title}: the handler returned {type(result).__name__} for an output that is used")
+    raise OperatorError(f"{step.title}: the handler returned {type(result).__name__} for an output that is used")
 
 
 def arrays(values: Iterable[Slot]) -> Iterator[mx.Array]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class Known(IntEnum):
     INPUT = 2
 
 
+_NO_BODIES: Final[Mapping[str, Body]] = {}
+
+_T = TypeVar("_T")
 _Args = tuple[tuple[int, Want] | None, ...]
 # What a call prepares: how, and the positions of the inputs that are read and replaced.
 _Late = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]
@@ -104,6 +107,7 @@ class _Builder:
         self.weights: dict[int, SharedInitializer] = {}
         self.prepared: dict[Hashable, _Prepared] = {}
         self.kept: list[Prepared] = []
+        self.alike: dict[Hashable, Any] = {}
 
     def plan(self) -> Plan:
         for value in (*self.inputs, *self.graph.outer()):
@@ -260,18 +264,25 @@ class _Builder:
             function = partial(_prepare_and_call, late, function)
         if not handler.is_builtin:
             function = partial(_call_on_its_own, function)
-        bodies = self.bodies.get(id(entry), {})
+        bodies = self.bodies.get(id(entry), _NO_BODIES)
+        host_dtypes = tuple(map(_host_dtype, results))
         return Step(
-            node,
+            node.title,
             function,
             args,
-            keywords,
+            self._alike(repr(keywords), keywords) if _is_plain(keywords) else keywords,
             outs,
-            tuple(map(_host_dtype, results)),
+            self._alike(host_dtypes, host_dtypes),
+            containers=tuple(i for i, value in enumerate(results) if value is not None and value.is_container),
             traceable=mode is _Mode.FOLD or _traceable(entry, bodies),
             bodies=bodies,
             explicit=len(node.inputs),
         )
+
+    def _alike(self, key: Hashable, value: _T) -> _T:
+        """The value, or that of an earlier step with the same key: what plans keep stays small."""
+        found: _T = self.alike.setdefault(key, value)
+        return found
 
     # ------------------------------------------------------------ prepared inputs
     def _ready(self, entry: Translation, index: int) -> int | None:
@@ -442,6 +453,11 @@ def _is_first(entry: Translation, index: int) -> bool:
     """Whether the handler gets what is prepared from an input, and others, in the place of this one."""
     parameter = entry.handler.parameter(index) or ""
     return entry.handler.prepare[parameter].inputs[0] == parameter
+
+
+def _is_plain(keywords: Mapping[str, Any]) -> bool:
+    """Whether its text tells everything about it."""
+    return all(isinstance(value, int | float | str | tuple) for value in keywords.values())
 
 
 def _recipe_inputs(entry: Translation, recipe: Preparation) -> list[Value | None]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import mlxc_py as mx
 from mlxc_py import tf32
 from mlxc_py.guards import forked_after_use
-from ort_ep import compiled, fusion, memory, partition, planner, streams
+from ort_ep import compiled, fusion, memory, partition, planner, shared_initializers, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Verdict
@@ -187,6 +187,7 @@ class Provider:
         """ORT has let go of the session: free what its plans hold."""
         while self._computes:
             self._computes.pop().close()
+        shared_initializers.purge()
         self._give_back_memory()
 
     def _give_back_memory(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -107,21 +108,25 @@ def _placed(nodes: Iterable[Node], parent: str) -> list[tuple[str, str, str, str
 
 @dataclass(slots=True)
 class ClaimReport:
-    """Filled while the session is made and when runs fail; safe to read from any thread."""
+    """Filled while the session is made and when runs fail; safe to read from any thread.
+
+    Nodes are kept as JSON, one text for many: as objects they would be most of what a session keeps in Python.
+    """
 
     clusters: list[ClusterReport] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     compile: CompileReport = field(default_factory=CompileReport)
     runs: RunReport = field(default_factory=RunReport)
-    _mlx: list[tuple[str, str, str, str, str]] = field(default_factory=list)
-    _cpu: dict[tuple[str, ...], list[NodeReport]] = field(default_factory=dict)
+    _mlx: list[str] = field(default_factory=list)
+    _cpu: dict[tuple[str, ...], str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def nodes(self) -> list[NodeReport]:
         """Every node, those on MLX first."""
         with self._lock:
-            return [*(NodeReport(*row) for row in self._mlx), *(node for nodes in self._cpu.values() for node in nodes)]
+            texts = [*self._mlx, *self._cpu.values()]
+        return [NodeReport(*row) for text in texts for row in json.loads(text)]
 
     @property
     def mlx_nodes(self) -> int:
@@ -155,15 +160,16 @@ class ClaimReport:
         """Record the declined nodes of a graph; ORT offers one several times and the last answer counts."""
         # bodies of one name exist beside each other, so their outputs tell them apart
         key = (graph.parent_node or "", graph.name, *(value.name for value in graph.outputs))
-        rows = [NodeReport(n.name, n.op_type, n.domain, reason, graph.parent_node or "") for n, reason in declined]
+        text = json.dumps([(n.name, n.op_type, n.domain, reason, graph.parent_node or "") for n, reason in declined])
         with self._lock:
-            self._cpu[key] = rows
+            self._cpu[key] = text
 
     def compiled(self, cluster: ClusterReport, nodes: Sequence[Node], parent: str) -> None:
         """Record a fused subgraph."""
+        text = json.dumps(_placed(nodes, parent))
         with self._lock:
             self.clusters.append(cluster)
-            self._mlx += _placed(nodes, parent)
+            self._mlx.append(text)
 
     def failed(self, message: str) -> None:
         """Record a failure; the same one again, or more than MAX_FAILURES, add nothing."""

@@ -17,7 +17,7 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ import numpy as np
 
 import mlxc_py as mx
 from ort_ep import dtypes
+from ort_ep.addresses import readable
 from ort_ep.streams import evaluate
 
 MIN_SHARED_BYTES = 4096
@@ -155,7 +156,7 @@ class MemorySource:
     @classmethod
     def at(cls, address: int, nbytes: int) -> MemorySource:
         """The bytes at an address that stays valid while the source is used."""
-        return cls((ctypes.c_char * nbytes).from_address(address) if nbytes else b"")
+        return cls(readable(address, nbytes) if nbytes else b"")
 
     def read_into(self, target: np.ndarray, at: int) -> None:
         np.copyto(target, self._bytes[at : at + target.nbytes])
@@ -172,7 +173,7 @@ class ArraySource(MemorySource):
     """The memory of an evaluated, row-contiguous MLX array; where nobody holds these bytes, it becomes the storage."""
 
     def __init__(self, array: mx.Array) -> None:
-        super().__init__((ctypes.c_char * array.nbytes).from_address(array.address) if array.nbytes else b"")
+        super().__init__(readable(array.address, array.nbytes) if array.nbytes else b"")
         self.array = array
 
 
@@ -244,10 +245,10 @@ _T = TypeVar("_T")
 
 
 class _WeakIndex(Generic[_T]):
-    """Key -> live objects. References are weak; dead keys go when the index has doubled since the last purge."""
+    """Key -> live objects. References are weak; dead keys go with `purge`, and when their number has doubled."""
 
     def __init__(self) -> None:
-        self._entries: dict[Hashable, list[weakref.ref[_T]]] = {}
+        self._entries: dict[Hashable, tuple[weakref.ref[_T], ...]] = {}
         self._purge_at = 64
 
     def live(self, key: Hashable) -> list[_T]:
@@ -255,18 +256,20 @@ class _WeakIndex(Generic[_T]):
 
     def add(self, key: Hashable, value: _T) -> None:
         if len(self._entries) >= self._purge_at:
-            self._purge()
-        kept = [ref for ref in self._entries.get(key, ()) if ref() is not None]
-        self._entries[key] = [*kept, weakref.ref(value)]
+            self.purge()
+        self._entries[key] = (*_alive(self._entries.get(key, ())), weakref.ref(value))
 
-    def _purge(self) -> None:
-        self._entries = {
-            key: kept for key, refs in self._entries.items() if (kept := [ref for ref in refs if ref() is not None])
-        }
+    def purge(self) -> None:
+        """Forget the keys of what is gone."""
+        self._entries = {key: kept for key, refs in self._entries.items() if (kept := tuple(_alive(refs)))}
         self._purge_at = max(64, 2 * len(self._entries))
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _alive(refs: Iterable[weakref.ref[_T]]) -> Iterator[weakref.ref[_T]]:
+    return (ref for ref in refs if ref() is not None)
 
 
 _lock = threading.Lock()  # guards the two indexes below; nothing that can fail or wait runs under it
@@ -280,6 +283,14 @@ def _arrays() -> _WeakIndex[SharedInitializer]:
     if index is None:
         index = _local.arrays = _WeakIndex()
     return index
+
+
+def purge() -> None:
+    """Forget what is gone, on this thread: sessions end many at a time, and small remains hold on to whole arenas."""
+    _arrays().purge()
+    with _lock:
+        _buffers.purge()
+        _files.purge()
 
 
 # ---- the contract
@@ -356,7 +367,7 @@ class _Claim:
         if self.found is not None:
             return
         if not self.private:
-            self.key = (self.dtype, self.dims, self.source.sample())
+            self.key = (self.dtype, self.dims, hash(self.source.sample()))  # the sample itself is 1 KiB
             with _lock:
                 self.rivals = _buffers.live(self.key)
         if not self.rivals:
@@ -478,20 +489,13 @@ def _read_only(address: int, nbytes: int, owner: object) -> np.ndarray:
     """A uint8 array over memory it cannot write to, not even by `setflags`; it keeps `owner` alive."""
     if not nbytes:
         return np.frombuffer(b"", np.uint8)
-    window = _from_memory(address, nbytes, _PYBUF_READ)
-    view = np.frombuffer(window, np.uint8).view(_OwnedBytes)
+    view = np.frombuffer(readable(address, nbytes), np.uint8).view(_OwnedBytes)
     view.owner = owner
     return view
 
 
 class _OwnedBytes(np.ndarray):
     owner: object
-
-
-_PYBUF_READ = 0x100
-_from_memory: Callable[[int, int, int], memoryview] = ctypes.PYFUNCTYPE(
-    ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
-)(("PyMemoryView_FromMemory", ctypes.pythonapi))
 
 
 def _dims(shape: Sequence[int]) -> tuple[int, ...]:

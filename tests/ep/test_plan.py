@@ -30,7 +30,7 @@ def check(source: ModelProto, built: Plan, run: Run, feeds: Arrays) -> None:
 
 
 def steps(built: Plan) -> list[list[str]]:
-    return [[step.node.op_type for step in segment.steps] for segment in built.segments]
+    return [[step.title.split()[0] for step in segment.steps] for segment in built.segments]
 
 
 DYNAMIC = f"""{HEAD} g (float[N, 3, 4] x) => (float[a, b] y) {{
