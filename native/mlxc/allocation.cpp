@@ -1,20 +1,17 @@
 #include "allocation.hpp"
 
 #include <cstdio>
-#include <cstdint>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
 
-#include <sys/mman.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <link.h>
-#endif
 
 #include "mlx/allocator.h"
 #include "mlx/memory.h"
+
+#include "patch.hpp"
 
 namespace mlxc {
 
@@ -95,40 +92,14 @@ Buffer checked_malloc(Allocator* self, size_t size) {
   return buffer;
 }
 
-// Whether the loader made a page read-only after relocation: only such a page may be protected again, because others
-// hold variables, too.
-bool relocated_read_only(uintptr_t page) {
-#ifdef __linux__
-  auto visit = [](dl_phdr_info* info, size_t, void* argument) {
-    const auto wanted = *static_cast<uintptr_t*>(argument);
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      const auto& header = info->dlpi_phdr[i];
-      const uintptr_t start = info->dlpi_addr + header.p_vaddr;
-      const uintptr_t mask = ~(uintptr_t(sysconf(_SC_PAGESIZE)) - 1);
-      if (header.p_type == PT_GNU_RELRO && wanted >= (start & mask) && wanted < ((start + header.p_memsz) & mask)) return 1;
-    }
-    return 0;
-  };
-  return dl_iterate_phdr(visit, &page) != 0;
-#else
-  return true;
-#endif
-}
-
-// malloc is Allocator's first virtual function, so the first entry of the table that the object points to; an entry is
-// aligned, so it lies in one page.
+// malloc is Allocator's first virtual function, so the first entry of the table that the object points to.
 void install() {
   auto& allocator = mlx::core::allocator::allocator();
   memory_size = available_memory();
   auto** entry = *reinterpret_cast<void***>(&allocator);
-  const auto page_size = size_t(sysconf(_SC_PAGESIZE));
-  const auto page = reinterpret_cast<uintptr_t>(entry) & ~(page_size - 1);
-  auto* start = reinterpret_cast<void*>(page);
-  // Without write access the allocator stays as it is, which is no worse than MLX alone.
-  if (mprotect(start, page_size, PROT_READ | PROT_WRITE) != 0) return;
   original_malloc = reinterpret_cast<Malloc>(*entry);
-  __atomic_store_n(entry, reinterpret_cast<void*>(&checked_malloc), __ATOMIC_RELEASE);
-  if (relocated_read_only(page)) mprotect(start, page_size, PROT_READ);
+  // Where it is refused, the allocator stays as it is, which is no worse than MLX alone.
+  patch(entry, reinterpret_cast<void*>(&checked_malloc));
 }
 
 } // namespace

@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include "allocation.hpp"
+#include "calling_thread.hpp"
 #include "extras.h"
 #include "fuse.hpp"
 #include "host_memory.hpp"
@@ -226,6 +227,7 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
     slots_ += node.shapes.size();
     nodes_.push_back(std::make_shared<TapeNode>(std::move(node)));
   }
+  find_last_reads();
 }
 
 Tape::Tape(
@@ -241,6 +243,18 @@ Tape::Tape(
       outputs_(std::move(outputs)),
       slots_(inputs_.size() + further_.size()) {
   for (const auto& node : nodes_) slots_ += node->shapes.size();
+  find_last_reads();
+}
+
+void Tape::find_last_reads() {
+  const int held = int(inputs_.size() + further_.size());
+  std::unordered_set<int> read(outputs_.begin(), outputs_.end());
+  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
+    for (auto slot = (*node)->inputs.rbegin(); slot != (*node)->inputs.rend(); ++slot)
+      last_.push_back(*slot >= held && read.insert(*slot).second);
+  std::reverse(last_.begin(), last_.end());
+  on_calling_thread_ = host_allocator() && computes_on_calling_thread() &&
+      std::all_of(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->primitive->device() == mx::Device::cpu; });
 }
 
 Arrays Tape::apply(const Arrays& inputs) const {
@@ -254,11 +268,10 @@ Arrays Tape::apply(const Arrays& inputs) const {
     values.push_back(inputs[i]);
   }
   values.insert(values.end(), further_.begin(), further_.end());
-  auto value = [&](int slot) -> const mx::array& { return slot < 0 ? constants_->values[-1 - slot] : values[slot]; };
   for (const auto& node : nodes_) {
     Arrays arguments;
     arguments.reserve(node->inputs.size());
-    for (int slot : node->inputs) arguments.push_back(value(slot));
+    for (int slot : node->inputs) arguments.push_back(value(values, slot));
     if (node->shapes.size() == 1) {
       values.emplace_back(node->shapes[0], node->dtypes[0], node->primitive, std::move(arguments));
     } else {
@@ -267,7 +280,7 @@ Arrays Tape::apply(const Arrays& inputs) const {
     }
   }
   Arrays results;
-  for (int slot : outputs_) results.push_back(value(slot));
+  for (int slot : outputs_) results.push_back(value(values, slot));
   return results;
 }
 
@@ -276,10 +289,41 @@ Arrays Tape::run(const void* const* data, size_t n, int64_t& spent) const {
   Arrays inputs; // held to the end: MLX reuses the memory of an array that nobody holds
   inputs.reserve(n);
   for (size_t i = 0; i < n; ++i) inputs.push_back(host_input(data[i], inputs_[i].first, inputs_[i].second));
-  auto results = apply(inputs);
   const auto began = std::chrono::steady_clock::now();
-  evaluate(results);
+  auto results = on_calling_thread_ ? computed(std::move(inputs)) : apply(inputs);
+  if (!on_calling_thread_) evaluate(results);
   spent += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+  return results;
+}
+
+Arrays Tape::computed(Arrays values) const {
+  values.reserve(slots_);
+  values.insert(values.end(), further_.begin(), further_.end());
+  if (!nodes_.empty()) {
+    guard_allocations();
+    CallingThread thread(nodes_[0]->primitive->stream());
+    Arrays arguments, made;
+    auto last = last_.begin();
+    for (const auto& node : nodes_) {
+      for (int slot : node->inputs) {
+        if (*last++)
+          arguments.push_back(std::move(values[slot])); // held by nobody else: its memory may become the result's
+        else
+          arguments.push_back(value(values, slot));
+      }
+      for (size_t i = 0; i < node->shapes.size(); ++i) made.push_back(placeholder(node->shapes[i], node->dtypes[i]));
+      node->primitive->eval_cpu(arguments, made);
+      thread.finish();
+      for (auto& array : made) {
+        array.set_status(mx::array::Status::available);
+        values.push_back(std::move(array));
+      }
+      arguments.clear();
+      made.clear();
+    }
+  }
+  Arrays results;
+  for (int slot : outputs_) results.push_back(value(values, slot));
   return results;
 }
 

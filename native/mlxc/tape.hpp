@@ -66,12 +66,20 @@ class Tape {
   size_t count(const std::string& primitive) const;
 
  private:
+  void find_last_reads();
+  const mx::array& value(const Arrays& values, int slot) const {
+    return slot < 0 ? constants_->values[-1 - slot] : values[slot];
+  }
+  Arrays computed(Arrays inputs) const;
+
   std::vector<Form> inputs_;
   Arrays further_;
   std::shared_ptr<const Constants> constants_;
   Nodes nodes_;
   std::vector<int> outputs_;
   size_t slots_ = 0;
+  std::vector<bool> last_;         // of each input of each node: whether nobody reads that slot afterwards
+  bool on_calling_thread_ = false; // whether that can compute it
 };
 
 // An array with a shape and a type, and nothing else: evaluating it is an error.
