@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from ort_ep.shared_initializers import (
     views_enabled,
 )
 from ort_ep.streams import evaluate
+
+T = TypeVar("T")
 
 BATCH_BYTES: Final = 16 << 20
 """Weights that are prepared at a time: each is in memory twice until its prepared form replaces it."""
@@ -75,10 +78,6 @@ class Recipe:
     inputs: tuple[Initializer | None, ...]
     key: Hashable
 
-    @property
-    def nbytes(self) -> int:
-        return sum(item.nbytes for item in self.inputs if item is not None)
-
 
 _made: weakref.WeakValueDictionary[Hashable, Prepared] = weakref.WeakValueDictionary()
 """By recipe and windows of files: a session whose weights were prepared from the same file reads none of it."""
@@ -102,11 +101,14 @@ def prepared(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
 
 def _batches(recipes: Sequence[Recipe]) -> Iterator[list[Recipe]]:
     batch: list[Recipe] = []
+    nbytes = 0
     for recipe in recipes:
-        if batch and sum(item.nbytes for item in (*batch, recipe)) > BATCH_BYTES:
+        more = sum(item.nbytes for item in recipe.inputs if item is not None)
+        if batch and nbytes + more > BATCH_BYTES:
             yield batch
-            batch = []
+            batch, nbytes = [], 0
         batch.append(recipe)
+        nbytes += more
     if batch:
         yield batch
 
@@ -120,35 +122,70 @@ def _file_key(recipe: Recipe, model_path: str) -> Hashable | None:
         if item is None:
             parts.append(None)
             continue
-        source = _source(item, model_path)
-        if source.identity is None and item.nbytes >= MIN_SHARED_BYTES:
+        identity = _source(item, model_path).identity if item.external else None
+        if identity is None and item.nbytes >= MIN_SHARED_BYTES:
             return None
-        parts.append((item.elem_type, item.shape, source.identity or item.view().tobytes()))
+        parts.append((item.elem_type, item.shape, identity or item.view().tobytes()))
     return (recipe.key, mx.current_stream().device.type, *parts)
 
 
 def _carried_out(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
-    wanted = {id(item): item for recipe in recipes for item in recipe.inputs if item is not None}
-    leaves = shared(wanted, model_path)
-    arrays = {key: leaves[key].array if key in leaves else constant(item) for key, item in wanted.items()}
-    evaluate(arrays.values())
+    """What lies in memory is read there; a result that turns out to be a view of it is made again from our own copy."""
+    lent = [item for item in _wanted(recipes) if item.external is None]
+    known = {id(item): _borrowed(item) for item in lent}
+    results, leaves = _made_from(recipes, known, model_path)
+    memory = _Places((array.address, array.nbytes, array) for array in known.values() if array.size)
+    views = [
+        position
+        for position, result in enumerate(results)
+        if any(array.size and memory.find(array.address) is not None for array in _arrays(result))
+    ]
+    if views:
+        again, more = _made_from([recipes[position] for position in views], {}, model_path)
+        leaves = [*leaves, *more]
+        for position, result in zip(views, again, strict=True):
+            results[position] = result
+    return _shared_results(results, leaves)
+
+
+def _wanted(recipes: Iterable[Recipe]) -> Iterable[Initializer]:
+    return {id(item): item for recipe in recipes for item in recipe.inputs if item is not None}.values()
+
+
+def _made_from(
+    recipes: Sequence[Recipe], known: Mapping[int, mx.Array], model_path: str
+) -> tuple[list[Any], Iterable[SharedInitializer]]:
+    """Evaluated results, and the leaves of what they were made of beside the arrays `known`, which go by id."""
+    others = {id(item): item for item in _wanted(recipes) if id(item) not in known}
+    leaves = shared(others, model_path)
+    own = {key: leaves[key].array if key in leaves else constant(item) for key, item in others.items()}
+    arrays = {**own, **known}
     results = [
         recipe.make(*(None if item is None else arrays[id(item)] for item in recipe.inputs)) for recipe in recipes
     ]
-    return kept(results, leaves.values())
+    return _evaluated(results), leaves.values()
 
 
-def kept(results: Sequence[Any], leaves: Iterable[SharedInitializer] = ()) -> list[Prepared]:
-    """Results of recipes evaluated and shared by content; a view of one of the leaves keeps that."""
+def kept(results: Sequence[Any]) -> list[Prepared]:
+    """Results of recipes evaluated and shared by content."""
+    return _shared_results(_evaluated(results), [])
+
+
+def _evaluated(results: Iterable[Any]) -> list[Any]:
     contiguous = [_mapped(mx.contiguous, result) for result in results]
     evaluate(array for result in contiguous for array in _arrays(result))
-    owners = list(leaves)
+    return contiguous
+
+
+def _shared_results(results: Iterable[Any], leaves: Iterable[SharedInitializer]) -> list[Prepared]:
+    """Evaluated results shared by content; a view of one of the leaves keeps that."""
+    memory = _Places((leaf.owner.address, leaf.owner.nbytes, leaf) for leaf in leaves)
     made = []
-    for result in contiguous:
+    for result in results:
         shares: list[SharedInitializer] = []
 
         def keep(array: mx.Array, shares: list[SharedInitializer] = shares) -> mx.Array:
-            array, share = _share(array, owners)
+            array, share = _share(array, memory)
             shares += [share] if share is not None else []
             return array
 
@@ -156,17 +193,29 @@ def kept(results: Sequence[Any], leaves: Iterable[SharedInitializer] = ()) -> li
     return made
 
 
-def _share(array: mx.Array, leaves: Sequence[SharedInitializer]) -> tuple[mx.Array, SharedInitializer | None]:
+class _Places(Generic[T]):
+    """Ranges of addresses that do not overlap, with what lies there."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int, T]]) -> None:
+        self._ranges = {start: (start + nbytes, what) for start, nbytes, what in ranges}
+        self._starts = sorted(self._ranges)
+
+    def find(self, address: int) -> T | None:
+        before = bisect_right(self._starts, address)
+        end, what = self._ranges[self._starts[before - 1]] if before else (0, None)
+        return what if address < end else None
+
+
+def _share(array: mx.Array, leaves: _Places[SharedInitializer]) -> tuple[mx.Array, SharedInitializer | None]:
     """The array or its interned twin, and what keeps its memory known: a leaf, if it lies in that one's."""
-    for leaf in leaves:
-        owner = leaf.owner
-        if not (array.nbytes and owner.address <= array.address < owner.address + owner.nbytes):
-            continue
-        if array.nbytes < owner.nbytes or (array.dtype, array.shape) == (leaf.array.dtype, leaf.array.shape):
-            return array, leaf
-        share = get_view(InitData.of(owner), array.shape, array.dtype)
+    nbytes = array.nbytes
+    leaf = leaves.find(array.address) if nbytes else None
+    if leaf is None:
+        share = _interned(array)
         return share.array if share else array, share
-    share = derived(array)
+    if nbytes < leaf.owner.nbytes or (array.dtype, array.shape) == (leaf.array.dtype, leaf.array.shape):
+        return array, leaf
+    share = get_view(InitData.of(leaf.owner), array.shape, array.dtype)
     return share.array if share else array, share
 
 
@@ -179,6 +228,12 @@ def derived(array: mx.Array) -> SharedInitializer | None:
         return None
     array = mx.contiguous(array)
     evaluate([array])
+    return _interned(array)
+
+
+def _interned(array: mx.Array) -> SharedInitializer | None:
+    if array.nbytes < MIN_SHARED_BYTES:
+        return None
     return get_derived(array, array.shape, dtypes.BY_NUMPY[array.dtype.numpy].code)
 
 
@@ -210,6 +265,13 @@ def _source(initializer: Initializer, model_path: str) -> Source:
     if initializer.array is not None:
         return MemorySource(np.ascontiguousarray(initializer.array).reshape(-1).view(np.uint8))
     return MemorySource.at(initializer.address, initializer.nbytes)
+
+
+def _borrowed(initializer: Initializer) -> mx.Array:
+    """A constant as an array over the memory that it lies in, where MLX can take that, else a copy."""
+    content = np.ascontiguousarray(initializer.view())
+    where = content.__array_interface__["data"][0]
+    return mx.Array.from_address(where, content.shape, dtypes.to_mlx(initializer.elem_type), owner=content)
 
 
 def constant(initializer: Initializer) -> mx.Array:

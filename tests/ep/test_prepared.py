@@ -273,13 +273,13 @@ def test_batches_bound_what_is_in_memory_twice(monkeypatch: pytest.MonkeyPatch) 
     contents = [square(seed) for seed in range(5)]
     items = [constants.Initializer(TensorProto.FLOAT, w.shape, w.nbytes, array=w) for w in contents]
     loaded: list[int] = []
-    shared = constants.shared
+    carried_out = constants._carried_out
 
-    def counted(wanted: Any, path: str) -> Any:
-        loaded.append(len(wanted))
-        return shared(wanted, path)
+    def counted(recipes: Any, path: str) -> Any:
+        loaded.append(len(recipes))
+        return carried_out(recipes, path)
 
-    monkeypatch.setattr(constants, "shared", counted)
+    monkeypatch.setattr(constants, "_carried_out", counted)
     made = constants.prepared([constants.Recipe(lambda b: b * 2, (item,), "twice") for item in items], "")
     assert loaded == [2, 2, 1]
     for one, w in zip(made, contents, strict=True):
