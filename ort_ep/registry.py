@@ -50,12 +50,13 @@ class Preparation:
     """What is done to inputs before their handler sees them, once where they are constant: see `prepare` of
     `Registry.op`.
 
-    `inputs` name what the function takes, `attributes` the node's attributes among its keywords. Of `replaced`, the
-    handler gets the result as the first, and nothing as the others.
+    `inputs` name what the function takes, `required` those that must not be absent, `attributes` the node's attributes
+    among its keywords. Of `replaced`, the handler gets the result as the first, and nothing as the others.
     """
 
     function: Callable[..., Any]
     inputs: tuple[str, ...]
+    required: frozenset[str]
     attributes: frozenset[str]
     replaced: tuple[str, ...]
 
@@ -189,6 +190,8 @@ class Registry:
                 raise ValueError(f"{name}: what is prepared is on the device, what folds or is in `host` is numpy")
             if any(prepared.get(key, recipe) is not recipe for recipe in recipes for key in recipe.inputs):
                 raise ValueError(f"{name}: an input that is itself prepared can't go into the preparation of another")
+            needed = {key for key, recipe in prepared.items() if key in recipe.required}
+            parts["nullable"] -= {i for i, parameter in enumerate(parts["parameters"]) if parameter in needed}
             self.add(
                 Handler(
                     domain=_domain(domain),
@@ -334,7 +337,8 @@ def _preparation(
             f"{name}: prepare={key!r}: {function.__name__} takes {list(inputs)}, the handler's inputs are"
             f" {list(handler['parameters'])}"
         )
-    return Preparation(function, inputs, parts["attributes"], replaced)
+    required = frozenset(key for i, key in enumerate(inputs) if i < parts["required"] and i not in parts["nullable"])
+    return Preparation(function, inputs, required, parts["attributes"], replaced)
 
 
 def _typed_keywords(function: Callable[..., Any], keywords: inspect.Parameter | None) -> Any:

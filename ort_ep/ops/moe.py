@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple, TypedDict, Unpack
 
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
-from ort_ep.ops.nbits import UINT8, Blocks, dequantized, grouped
+from ort_ep.ops.nbits import UINT8, Blocks, Grouped, dequantized, grouped
 from ort_ep.ops.precision import on_cuda, sigmoid, softmax, widen
 from ort_ep.registry import MICROSOFT, SINGLES, op
 
@@ -56,8 +57,8 @@ class Activation:
 
 
 def plain(weights: Array, bias: Array | None) -> Layer:
-    """Experts' weights [E, N, K] and biases [E, N]."""
-    return with_bias(lambda x, chosen: mx.gather_mm(x, widen(weights).swapaxes(1, 2), rhs_indices=chosen), bias)
+    """Experts' weights [E, N, K], of 32 bits at least, and biases [E, N]."""
+    return with_bias(lambda x, chosen: mx.gather_mm(x, weights.swapaxes(1, 2), rhs_indices=chosen), bias)
 
 
 def with_bias(layer: Layer, bias: Array | None) -> Layer:
@@ -66,10 +67,18 @@ def with_bias(layer: Layer, bias: Array | None) -> Layer:
     return lambda x, chosen: layer(x, chosen) + mx.take(widen(bias), chosen, 0)[:, :, None]
 
 
-def quantized(
-    weights: Array, scales: Array, zero_points: Array | None, bias: Array | None, bits: int, block: int
-) -> Layer:
-    """Packed weights [E, N, bytes]; scales for each row [E, N], or for each of its blocks [E, N, K / block]."""
+class Experts(NamedTuple):
+    """The prepared weights of a layer, as MLX's product with chosen ones takes them."""
+
+    layout: Grouped
+    bits: int
+
+
+def experts(weights: Array, scales: Array, zero_points: Array | None, bits: int, block: int) -> Experts | Array:
+    """From packed weights [E, N, bytes]; scales for each row [E, N], or for each of its blocks [E, N, K / block].
+
+    Floats [E, N, K] where MLX's product does not take them as they are packed.
+    """
     blocks = Blocks.of(widen(scales), zero_points, bits)
     if scales.ndim == 2:
         blocks = Blocks(*(values[..., None] for values in blocks))
@@ -78,16 +87,73 @@ def quantized(
     block = block if block and count > 1 else length
     layout = grouped(weights, blocks, bits, block) if length == block * count else None
     if layout is None:
-        return plain(dequantized(weights, blocks, bits, block), bias)
-    words, steps, offsets, group = layout
+        return dequantized(weights, blocks, bits, block)
     if on_cuda():
-        return plain(mx.dequantize(words, steps, offsets, group, bits), bias)
+        return mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
+    return Experts(layout, bits)
+
+
+def quantized(weights: Experts | Array, bias: Array | None) -> Layer:
+    """Prepared weights and biases [E, N]."""
+    if not isinstance(weights, Experts):
+        return plain(weights, bias)
+    (words, gains, offsets, group), bits = weights
     return with_bias(
         lambda x, chosen: mx.gather_qmm(
-            x, words, steps, offsets, rhs_indices=chosen, transpose=True, group_size=group, bits=bits
+            x, words, gains, offsets, rhs_indices=chosen, transpose=True, group_size=group, bits=bits
         ),
         bias,
     )
+
+
+class Packing(TypedDict, total=False):
+    """The attributes of QMoE that say how the weights of all layers are packed."""
+
+    block_size: int
+    expert_weight_bits: int
+
+
+def packed_experts(
+    weights: Array, scales: Array | None, zero_points: Array | None, bits: int | None, packing: Packing
+) -> Experts | Array:
+    """The prepared weights of a layer, which may have a width of its own."""
+    if scales is None:
+        raise ValueError("QMoE needs the scales of its layers")
+    bits = bits or packing.get("expert_weight_bits", 4)
+    return experts(weights, scales, zero_points, bits, packing.get("block_size", 0))
+
+
+def first_experts(
+    weights: Array,
+    scales: Array | None,
+    zero_points: Array | None = None,
+    *,
+    fc1_expert_weight_bits: int | None = None,
+    **packing: Unpack[Packing],
+) -> Experts | Array:
+    return packed_experts(weights, scales, zero_points, fc1_expert_weight_bits, packing)
+
+
+def second_experts(
+    weights: Array,
+    scales: Array | None,
+    zero_points: Array | None = None,
+    *,
+    fc2_expert_weight_bits: int | None = None,
+    **packing: Unpack[Packing],
+) -> Experts | Array:
+    return packed_experts(weights, scales, zero_points, fc2_expert_weight_bits, packing)
+
+
+def third_experts(
+    weights: Array,
+    scales: Array | None,
+    zero_points: Array | None = None,
+    *,
+    fc3_expert_weight_bits: int | None = None,
+    **packing: Unpack[Packing],
+) -> Experts | Array:
+    return packed_experts(weights, scales, zero_points, fc3_expert_weight_bits, packing)
 
 
 def mixture(
@@ -127,13 +193,23 @@ def supported(node: Node) -> str | None:
     return None if kind in GATED or kind in ACTIVATIONS else f"activation_type {kind!r} is not supported"
 
 
-@op("MoE", domain=MICROSOFT, dtypes=SINGLES, claim=supported)
+@op(
+    "MoE",
+    domain=MICROSOFT,
+    dtypes=SINGLES,
+    claim=supported,
+    prepare={f"fc{number}_experts_weights": widen for number in (1, 2, 3)},
+)
 def mixture_of_experts(
     x: Array,
     router_probs: Array,
     fc1_experts_weights: Array,
-    fc1_experts_bias: Array | None = None,
-    *rest: Array | None,
+    fc1_experts_bias: Array | None,
+    fc2_experts_weights: Array,
+    fc2_experts_bias: Array | None = None,
+    fc3_experts_weights: Array | None = None,
+    fc3_experts_bias: Array | None = None,
+    *,
     activation_alpha: float = 1.0,
     activation_beta: float = 0.0,
     activation_type: str = "relu",
@@ -144,35 +220,55 @@ def mixture_of_experts(
     swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
 ) -> Array:
-    fc2, fc2_bias, fc3, fc3_bias = (*rest, None, None, None)[:4]
-    if fc2 is None:
-        raise ValueError("MoE needs the weights of its second layer")
     layers = (
         plain(fc1_experts_weights, fc1_experts_bias),
-        plain(fc2, fc2_bias),
-        None if fc3 is None else plain(fc3, fc3_bias),
+        plain(fc2_experts_weights, fc2_experts_bias),
+        None if fc3_experts_weights is None else plain(fc3_experts_weights, fc3_experts_bias),
     )
     activation = Activation(activation_type, activation_alpha, activation_beta, swiglu_limit, swiglu_fusion)
     return mixture(x, router_probs, k, normalize_routing_weights, layers, activation)
+
+
+def supported_with_scales(node: Node) -> str | None:
+    """As MoE, and scales for every layer."""
+    for layer, weights in enumerate((2, 5, 8), 1):
+        if node.input(weights) is not None and node.input(weights + 1) is None:
+            return f"the scales of layer {layer} are absent"
+    return supported(node)
 
 
 @op(
     "QMoE",
     domain=MICROSOFT,
     dtypes={"x": SINGLES, "router_probs": SINGLES, "fc1_weights": UINT8},
-    claim=supported,
+    claim=supported_with_scales,
+    prepare={
+        ("fc1_weights", "fc1_scales", "fc1_zero_points"): first_experts,
+        ("fc2_weights", "fc2_scales", "fc2_zero_points"): second_experts,
+        ("fc3_weights", "fc3_scales", "fc3_zero_points"): third_experts,
+    },
 )
 def quantized_mixture_of_experts(
     x: Array,
     router_probs: Array,
-    fc1_weights: Array,
-    *rest: Array | None,
+    fc1_weights: Experts | Array,
+    fc1_scales: None,
+    fc1_bias: Array | None,
+    fc2_weights: Experts | Array,
+    fc2_scales: None,
+    fc2_bias: Array | None = None,
+    fc3_weights: Experts | Array | None = None,
+    fc3_scales: None = None,
+    fc3_bias: Array | None = None,
+    fc1_zero_points: None = None,
+    fc2_zero_points: None = None,
+    fc3_zero_points: None = None,
+    router_weights: Array | None = None,
+    *,
     accuracy_level: int = 0,
     activation_alpha: float = 1.0,
     activation_beta: float = 0.0,
     activation_type: str = "relu",
-    block_size: int = 0,
-    expert_weight_bits: int = 4,
     fc1_expert_weight_bits: int | None = None,
     fc2_expert_weight_bits: int | None = None,
     fc3_expert_weight_bits: int | None = None,
@@ -184,22 +280,15 @@ def quantized_mixture_of_experts(
     swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
     weights_prepacked: int = -1,
+    **packing: Unpack[Packing],
 ) -> Array:
-    # scales, bias of FC1; weights, scales, bias of FC2 and FC3; zero points of the three; mixing weights
-    given = (fc1_weights, *rest, *[None] * 13)[:13]
-    widths = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-
-    def layer(index: int) -> Layer | None:
-        weights, scales, bias = given[3 * index : 3 * index + 3]
-        if weights is None or scales is None:
-            return None
-        return quantized(weights, scales, given[9 + index], bias, widths[index] or expert_weight_bits, block_size)
-
-    first, second = layer(0), layer(1)
-    if first is None or second is None:
-        raise ValueError("QMoE needs the weights and scales of both layers")
+    layers = (
+        quantized(fc1_weights, fc1_bias),
+        quantized(fc2_weights, fc2_bias),
+        None if fc3_weights is None else quantized(fc3_weights, fc3_bias),
+    )
     activation = Activation(activation_type, activation_alpha, activation_beta, swiglu_limit, swiglu_fusion)
-    return mixture(x, router_probs, k, normalize_routing_weights, (first, second, layer(2)), activation, given[12])
+    return mixture(x, router_probs, k, normalize_routing_weights, layers, activation, router_weights)
 
 
 @op("MoEGroupRouter", domain=MICROSOFT, dtypes={"logits": SINGLES, "expert_bias": frozenset({"float32"})})

@@ -9,9 +9,11 @@ import numpy as np
 
 import mlxc_py as mx
 from mlxc_py import Array
+from mlxc_py.cpu_primitives import Packed
 from ort_ep.graph import Node
 from ort_ep.ops.axes import axis_of
 from ort_ep.ops.indexing import in_range
+from ort_ep.ops.matmul import packed, product
 from ort_ep.ops.precision import accumulated, on_cpu, on_cuda, widen
 from ort_ep.registry import INDEX, MICROSOFT, SINGLES, op
 
@@ -60,7 +62,7 @@ def zero_levels(zero_points: Array | None, scales: Array, bits: int) -> Array:
     """float32 in the shape of the scales, whose last axis may be packed in the zero points."""
     if zero_points is None:
         return mx.full(scales.shape, 2 ** (bits - 1), mx.float32)
-    rows = zero_points.reshape([*scales.shape[:-1], -1])
+    rows = zero_points if zero_points.ndim == scales.ndim else zero_points.reshape([*scales.shape[:-1], -1])
     levels = unpacked(rows, bits) if rows.dtype == mx.uint8 else rows
     return levels[..., : scales.shape[-1]].astype(mx.float32)
 
@@ -88,13 +90,13 @@ def in_blocks(
     domain=MICROSOFT,
     dtypes={"a": SINGLES, "b": UINT8, "scales": SINGLES, "zero_points": SINGLES | UINT8},
     claim=unprepared,
-    prepare={"b": in_words, "scales": in_blocks},
+    prepare={("b",): in_words, ("scales", "zero_points"): in_blocks},
 )
 def matmul_nbits(
     a: Array,
     b: Array,
     scales: Blocks,
-    zero_points: Array | None = None,
+    zero_points: None = None,
     g_idx: Array | None = None,
     bias: Array | None = None,
     *,
@@ -168,20 +170,21 @@ def gather_block_quantized(
     axis, quantized = axis_of(gather_axis, data.ndim), axis_of(quantize_axis, data.ndim)
     length = data.shape[axis]
     rows = in_range(indices, length)
+    steps = widen(mx.take(scales, rows, axis))
     if isinstance(data, np.ndarray):
         # 4-bit types, which MLX does not have
-        levels = mx.take(mx.array(data.astype(np.int8)), rows, axis)
-        zeros = None if not isinstance(zero_points, np.ndarray) else mx.array(zero_points.astype(np.int8))
+        levels, given = mx.array(data.astype(np.int8)), zero_points
+        levels = mx.take(levels, rows, axis)
+        zeros = None if given is None else mx.take(mx.array(np.asarray(given).astype(np.int8)), rows, axis)
     else:
         levels = unpacked(mx.take(data, rows, axis), bits)
-        zeros = zero_levels(zero_points if isinstance(zero_points, Array) else None, scales, bits)
+        given = zero_points.reshape([*scales.shape[:-1], -1]) if isinstance(zero_points, Array) else None
+        zeros = zero_levels(None if given is None else mx.take(given, rows, axis), steps, bits)
     quantized += indices.ndim - 1 if quantized > axis else 0
-    gains = blocks_of(mx.take(widen(scales), rows, axis), block_size, quantized, levels.shape)
+    gains = blocks_of(steps, block_size, quantized, levels.shape)
     shifted = levels.astype(mx.float32)
     if zeros is not None:
-        shifted = shifted - blocks_of(
-            mx.take(zeros.astype(mx.float32), rows, axis), block_size, quantized, levels.shape
-        )
+        shifted = shifted - blocks_of(zeros.astype(mx.float32), block_size, quantized, levels.shape)
     known = mx.logical_and(indices >= -length, indices < length)
     known = known.reshape([1] * axis + list(indices.shape) + [1] * (levels.ndim - axis - indices.ndim))
     return mx.where(known, shifted * gains, mx.zeros_like(shifted)).astype(scales.dtype)
@@ -216,11 +219,28 @@ NF4 = np.array(
 )
 
 
-@op("MatMulBnb4", domain=MICROSOFT, dtypes={"a": SINGLES, "b": UINT8, "absmax": SINGLES})
+def bnb4_weights(
+    b: Array, absmax: Array, *, K: int, N: int, block_size: int, quant_type: int, transB: int = 1
+) -> Array | Packed:
+    """The prepared weights, as floats: MLX multiplies by no packed form of theirs."""
+    table = mx.array((NF4 if quant_type else np.concatenate([FP4, -FP4])).astype(np.float32))
+    pairs = mx.stack([mx.right_shift(b, 4), mx.bitwise_and(b, 15)], -1)
+    codes = pairs.reshape([-1])[: N * K]
+    gains = mx.repeat(widen(absmax), block_size)[: N * K]
+    weights = (mx.take(table, codes) * gains).reshape([N, K])
+    return packed(weights.T if transB else weights, b.evaluated)
+
+
+@op(
+    "MatMulBnb4",
+    domain=MICROSOFT,
+    dtypes={"a": SINGLES, "b": UINT8, "absmax": SINGLES},
+    prepare={("b", "absmax"): bnb4_weights},
+)
 def matmul_bnb4(
     a: Array,
-    b: Array,
-    absmax: Array,
+    b: Array | Packed,
+    absmax: None,
     *,
     K: int,
     N: int,
@@ -229,12 +249,7 @@ def matmul_bnb4(
     training_mode: int = 0,
     transB: int = 1,
 ) -> Array:
-    table = mx.array((NF4 if quant_type else np.concatenate([FP4, -FP4])).astype(np.float32))
-    pairs = mx.stack([mx.right_shift(b, 4), mx.bitwise_and(b, 15)], -1)
-    codes = pairs.reshape([-1])[: N * K]
-    gains = mx.repeat(widen(absmax), block_size)[: N * K]
-    weights = (mx.take(table, codes) * gains).reshape([N, K])
-    return mx.matmul(accumulated(a), weights.T if transB else weights).astype(a.dtype)
+    return product(accumulated(a), b).astype(a.dtype)
 
 
 # by blk_quant_type: how many elements share a scale, and whether they have a zero point of their own
@@ -247,14 +262,8 @@ def known_blocks(node: Node) -> str | None:
     return None if kind in FP_Q4 else f"blk_quant_type={kind!r} is not defined"
 
 
-@op(
-    "MatMulFpQ4",
-    domain=MICROSOFT,
-    host=("b_shape",),
-    dtypes={"a": frozenset({"float32"}), "b": UINT8},
-    claim=known_blocks,
-)
-def matmul_fp_q4(a: Array, b: Array, b_shape: np.ndarray, *, blk_quant_type: int = 1) -> Array:
+def fp_q4_weights(b: Array, b_shape: np.ndarray | Array, *, blk_quant_type: int = 1) -> Array | Packed:
+    """The prepared weights, as floats."""
     (inner, columns), (size, with_zero_point) = b_shape.tolist(), FP_Q4[blk_quant_type]
     blocks = b.reshape([columns, -(-inner // size), -1])
     scale, first = mx.view(blocks[..., :4], mx.float32), 4 + with_zero_point
@@ -264,4 +273,16 @@ def matmul_fp_q4(a: Array, b: Array, b_shape: np.ndarray, *, blk_quant_type: int
     level = mx.bitwise_and(mx.right_shift(nibbles, shifts), mx.array(15, mx.uint8)).reshape([*blocks.shape[:2], size])
     zero = blocks[..., 4:5].astype(mx.float32) if with_zero_point else 8.0
     weights = ((level.astype(mx.float32) - zero) * scale).reshape([columns, -1])[:, :inner]
-    return mx.matmul(a, weights.T)
+    return packed(weights.T, b.evaluated)
+
+
+@op(
+    "MatMulFpQ4",
+    domain=MICROSOFT,
+    host=("b_shape",),
+    dtypes={"a": frozenset({"float32"}), "b": UINT8},
+    claim=known_blocks,
+    prepare={"b": fp_q4_weights},
+)
+def matmul_fp_q4(a: Array, b: Array | Packed, b_shape: np.ndarray, *, blk_quant_type: int = 1) -> Array:
+    return product(a, b)
