@@ -449,7 +449,8 @@ def pack_bytes(w: Array, zero: Array | None = None, groups: int = 1, *, stream: 
         zeros = ops.broadcast_to(zeros, sums.shape, stream=stream)
     made, kernel, channels = w.shape[0] // groups, w.shape[1] * w.shape[2], w.shape[3]
     rows = ops.reshape(levels, (groups, made, kernel, channels), stream=stream)
-    rows = pad(rows, [(0, 0), (0, -made % _BLOCK), (0, 0), (0, -channels % 4)], stream=stream)
+    if made % _BLOCK or channels % 4:
+        rows = pad(rows, [(0, 0), (0, -made % _BLOCK), (0, 0), (0, -channels % 4)], stream=stream)
     blocks = ops.reshape(rows, (groups, -1, _BLOCK, kernel * rows.shape[3] // 4, 4), stream=stream)
     packed = ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
     return PackedBytes(
