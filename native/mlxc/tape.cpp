@@ -311,10 +311,11 @@ Arrays Tape::computed(Arrays values) const {
         else
           arguments.push_back(value(values, slot));
       }
-      for (size_t i = 0; i < node->shapes.size(); ++i) made.push_back(placeholder(node->shapes[i], node->dtypes[i]));
+      for (size_t i = 0; i < node->shapes.size(); ++i) made.emplace_back(node->shapes[i], node->dtypes[i], node->primitive, Arrays{});
       node->primitive->eval_cpu(arguments, made);
       thread.finish();
       for (auto& array : made) {
+        array.detach();
         array.set_status(mx::array::Status::available);
         values.push_back(std::move(array));
       }
