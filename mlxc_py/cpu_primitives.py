@@ -8,19 +8,18 @@ primitives work in mx.compile without fusion and in tapes; they have no gradient
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import c_char_p, c_int, c_void_p
-from functools import cache
 from typing import Any, NamedTuple
 
 from mlxc_py import ops
-from mlxc_py._sys.abi import Signature
 from mlxc_py._sys.load import library
-from mlxc_py.arrays import Array, call, take_list
+from mlxc_py.arrays import Array, take_list
 from mlxc_py.composed import pad
 from mlxc_py.device import cpu
 from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8
 from mlxc_py.errors import UnsupportedError
+from mlxc_py.extras import available, own
 from mlxc_py.state import StreamLike, local, on
 from mlxc_py.streams import as_stream
 
@@ -203,7 +202,7 @@ def convert(x: Array, dtype: Dtype, *, stream: StreamLike = None) -> Array:
     """x in another type; our own between float32, float16 and bfloat16."""
     if x.dtype is dtype or dtype not in _FLOATS or not serves(x, stream):
         return ops.astype(x, dtype, stream=stream)
-    return _own("mlxc_py_cpu_convert", a="mlx_array", dtype="mlx_dtype")(x, dtype.code, on(stream))
+    return own("mlxc_py_cpu_convert", a="mlx_array", dtype="mlx_dtype")(x, dtype.code, on(stream))
 
 
 def quantize(x: Array, scale: Array, zero: Array, *, stream: StreamLike = None) -> Array:
@@ -212,7 +211,7 @@ def quantize(x: Array, scale: Array, zero: Array, *, stream: StreamLike = None) 
     x, scale: float32; scale and zero have one element for our own, else shapes that broadcast to x.
     """
     if x.dtype is scale.dtype is float32 and _scalars(x, scale, zero, zero.dtype, stream):
-        return _own("mlxc_py_cpu_quantize", **_SCALED)(x, scale, zero, on(stream))
+        return own("mlxc_py_cpu_quantize", **_SCALED)(x, scale, zero, on(stream))
     level = ops.round(ops.divide(x, scale, stream=stream), stream=stream)
     level = ops.add(level, ops.astype(zero, float32, stream=stream), stream=stream)
     limits = iinfo(zero.dtype)
@@ -222,7 +221,7 @@ def quantize(x: Array, scale: Array, zero: Array, *, stream: StreamLike = None) 
 def dequantize(x: Array, scale: Array, zero: Array, *, stream: StreamLike = None) -> Array:
     """(x - zero) * scale in float32, of int8 or uint8; scale and zero as for `quantize`."""
     if scale.dtype is float32 and _scalars(scale, scale, zero, x.dtype, stream):
-        return _own("mlxc_py_cpu_dequantize", **_SCALED)(x, scale, zero, on(stream))
+        return own("mlxc_py_cpu_dequantize", **_SCALED)(x, scale, zero, on(stream))
     level, offset = (ops.astype(v, int32, stream=stream) for v in (x, zero))
     level = ops.astype(ops.subtract(level, offset, stream=stream), float32, stream=stream)
     return ops.multiply(level, scale, stream=stream)
@@ -232,7 +231,7 @@ def softmax(x: Array, axis: int = -1, *, stream: StreamLike = None) -> Array:
     """exp(x) over its sum along an axis, without overflow; accumulated in float32 or better."""
     if not (serves(x, stream) and x.ndim):
         return ops.softmax(x, axis, precise=True, stream=stream)
-    compute, last = _own("mlxc_py_cpu_softmax", a="mlx_array"), x.ndim - 1
+    compute, last = own("mlxc_py_cpu_softmax", a="mlx_array"), x.ndim - 1
     if axis in (-1, last):
         return compute(x, on(stream))
     turned = ops.swapaxes(x, axis, last, stream=stream)
@@ -308,7 +307,7 @@ def convolution(
         y = ops.zeros((x.shape[0], *window[:3]), float32, stream=stream)
         return y if bias is None else ops.add(y, bias, stream=stream)
     arrays = {"x": "mlx_array", "weights": "mlx_array", "bias": "mlx_array"}
-    return _own("mlxc_py_cpu_convolution", **arrays, **_WINDOW)(x, w.blocks, bias, window, on(stream))
+    return own("mlxc_py_cpu_convolution", **arrays, **_WINDOW)(x, w.blocks, bias, window, on(stream))
 
 
 def _window(
@@ -427,7 +426,7 @@ def integer_convolution(
         return ops.zeros((x.shape[0], *window[:3]), int32, stream=stream)
     x_zero = ops.zeros([1], x.dtype, stream=stream) if x_zero is None else x_zero
     arrays = dict.fromkeys(("x", "weights", "zero", "sums", "zeros"), "mlx_array")
-    compute = _own("mlxc_py_cpu_integer_convolution", **arrays, **_WINDOW)
+    compute = own("mlxc_py_cpu_integer_convolution", **arrays, **_WINDOW)
     return compute(x, w.blocks, x_zero, w.sums, w.zeros, window, on(stream))
 
 
@@ -488,7 +487,7 @@ def pack_byte_matrix(b: Array, zero: Array | None = None, *, stream: StreamLike 
 
 def integers(x: Array, stream: StreamLike = None) -> bool:
     """Whether products of this array's 8-bit integers are primitives of our own."""
-    return x.dtype in (int8, uint8) and _available() and as_stream(stream).device.type is cpu
+    return x.dtype in (int8, uint8) and available() and as_stream(stream).device.type is cpu
 
 
 def dynamic_quantize(x: Array, *, stream: StreamLike = None) -> tuple[Array, Array, Array]:
@@ -527,7 +526,7 @@ def pool(
     if not (serves(x, stream) and x.dtype is float32):
         raise UnsupportedError("pool: only for float32 on a stream of the CPU, with the libmlxc that mlxc-py builds")
     window = (*output, x.shape[3], *kernel, *stride, *dilation, *before, 1)
-    compute = _own("mlxc_py_cpu_pool", x="mlx_array", **_WINDOW, maximum="bool", scale="float")
+    compute = own("mlxc_py_cpu_pool", x="mlx_array", **_WINDOW, maximum="bool", scale="float")
     return compute(x, window, maximum, scale, on(stream))
 
 
@@ -544,7 +543,7 @@ def recurrent(
         raise UnsupportedError("recurrent: only float32 on a stream of the CPU, with the libmlxc that mlxc-py builds")
     blocks = ops.squeeze(weights.blocks, 0, stream=stream)
     arrays = dict.fromkeys(("steps", "weights", "bias", "initial"), "mlx_array")
-    return _own("mlxc_py_cpu_recurrent", **arrays)(steps, blocks, bias, initial, on(stream))
+    return own("mlxc_py_cpu_recurrent", **arrays)(steps, blocks, bias, initial, on(stream))
 
 
 def pack_rows(w: Array, *, stream: StreamLike = None) -> Packed:
@@ -565,7 +564,7 @@ def quantized_lstm(
     scales = ops.broadcast_to(ops.reshape(scale, (-1,), stream=stream), (weights.made,), stream=stream)
     zeros = ops.zeros([weights.made], int32, stream=stream) if weights.zeros is None else weights.zeros
     arrays = dict.fromkeys(("steps", "weights", "initial", "scales", "sums", "zeros"), "mlx_array")
-    compute = _own("mlxc_py_cpu_quantized_lstm", **arrays)
+    compute = own("mlxc_py_cpu_quantized_lstm", **arrays)
     return compute(steps, weights.blocks, initial, scales, weights.sums, zeros, on(stream))
 
 
@@ -576,12 +575,12 @@ def recurs(x: Array, stream: StreamLike = None) -> bool:
 
 def serves(x: Array, stream: StreamLike = None) -> bool:
     """Whether the functions here are primitives of our own for this array on this stream."""
-    return x.dtype in _FLOATS and _available() and as_stream(stream).device.type is cpu
+    return x.dtype in _FLOATS and available() and as_stream(stream).device.type is cpu
 
 
 def isa() -> str | None:
     """The instruction set that the primitives use: avx512vnni, avx512, avx2, baseline; None where there are none."""
-    if not _available():
+    if not available():
         return None
     name = library().function("mlxc_py_cpu_isa")
     name.restype = c_char_p
@@ -596,11 +595,6 @@ def use_isa(name: str) -> None:
         raise local.here.failure("use_isa")
 
 
-@cache
-def _available() -> bool:
-    return library().has("mlxc_py_cpu_unary")
-
-
 def _pairs(a: Array, b: Array, stream: StreamLike) -> bool:
     return a.dtype is b.dtype and serves(a, stream)
 
@@ -610,25 +604,12 @@ def _scalars(x: Array, scale: Array, zero: Array, stored: Dtype, stream: StreamL
 
 
 def _map(kind: int, x: Array, stream: StreamLike, p: float = 0.0, q: float = 0.0) -> Array:
-    return _own("mlxc_py_cpu_unary", a="mlx_array", kind="int", p="float", q="float")(x, kind, p, q, on(stream))
+    return own("mlxc_py_cpu_unary", a="mlx_array", kind="int", p="float", q="float")(x, kind, p, q, on(stream))
 
 
 def _combine(kind: int, a: Array, b: Array, stream: StreamLike) -> Array:
-    return _own("mlxc_py_cpu_binary", a="mlx_array", b="mlx_array", kind="int")(a, b, kind, on(stream))
+    return own("mlxc_py_cpu_binary", a="mlx_array", b="mlx_array", kind="int")(a, b, kind, on(stream))
 
 
 _SCALED = {"x": "mlx_array", "scale": "mlx_array", "zero": "mlx_array"}
 _WINDOW = {"window": "const int*", "window_num": "size_t"}
-
-
-def _own(name: str, **parameters: str) -> Callable[..., Array]:
-    """The function of native/mlxc/extras.h with these parameters between its result and its stream."""
-    found = _bound.get(name)
-    if found is None:
-        named = ((kind, parameter) for parameter, kind in parameters.items())
-        params = (("mlx_array*", "res"), *named, ("mlx_stream", "s"))
-        found = _bound[name] = call.bind_signature(Signature(name, "int", params, name, "", True, ""))
-    return found
-
-
-_bound: dict[str, Callable[..., Array]] = {}

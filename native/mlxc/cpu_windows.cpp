@@ -6,48 +6,6 @@ using namespace mlxc;
 
 namespace mlxc {
 
-namespace {
-
-// Rows of the last axis one after the other. In steps of 16 columns: where the rows' axis is the dense one (a transposed
-// image), each cache line that is read then serves several rows.
-void copy_plane(const float* from, float* to, int rows, int columns, int64_t row_step, int64_t column_step) {
-  for (int first = 0; first < columns; first += 16) {
-    const int end = std::min(first + 16, columns);
-    for (int r = 0; r < rows; ++r)
-      for (int c = first; c < end; ++c) to[int64_t(r) * columns + c] = from[r * row_step + c * column_step];
-  }
-}
-
-void copy_dense(const float* from, float* to, const mx::Shape& shape, const mx::Strides& strides, size_t axis = 0) {
-  const size_t left = shape.size() - axis;
-  if (left == 0)
-    *to = *from;
-  else if (left == 1)
-    copy_plane(from, to, 1, shape[axis], 0, strides[axis]);
-  else if (left == 2)
-    copy_plane(from, to, shape[axis], shape[axis + 1], strides[axis], strides[axis + 1]);
-  else {
-    int64_t step = 1;
-    for (size_t i = axis + 1; i < shape.size(); ++i) step *= shape[i];
-    for (int i = 0; i < shape[axis]; ++i)
-      copy_dense(from + i * strides[axis], to + i * step, shape, strides, axis + 1);
-  }
-}
-
-} // namespace
-
-const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder) {
-  if (a.flags().row_contiguous) return a.data<float>();
-  mx::array copy(a.shape(), a.dtype(), nullptr, {});
-  copy.set_data(mx::allocator::malloc(copy.nbytes()));
-  auto target = copy.data<float>();
-  encoder.add_temporary(copy);
-  encoder.dispatch([source = a.data<float>(), target, shape = a.shape(), strides = a.strides()] {
-    copy_dense(source, target, shape, strides);
-  });
-  return target;
-}
-
 kernels::Window window_of(const mx::array& x, const int* window, size_t n) {
   if (!window || n != 12) bad_argument("a window is 12 numbers");
   if (x.ndim() != 4) bad_argument("[batch, height, width, channels] is needed");

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "cpu_primitives.hpp"
+#include "copies.hpp"
 
 namespace mlxc {
 
@@ -28,26 +28,6 @@ struct Operand {
     return !row && !column && std::all_of(outer.begin(), outer.end(), [](auto step) { return !step; });
   }
 };
-
-// Axes that are walked in one stride by every operand become one; axes of size 1 go.
-inline void collapse(mx::Shape& shape, std::vector<mx::Strides>& strides) {
-  mx::Shape sizes;
-  std::vector<mx::Strides> steps(strides.size());
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    if (shape[axis] == 1) continue;
-    bool joins = !sizes.empty();
-    for (size_t i = 0; joins && i < strides.size(); ++i) joins = steps[i].back() == strides[i][axis] * shape[axis];
-    if (joins) {
-      sizes.back() *= shape[axis];
-      for (size_t i = 0; i < strides.size(); ++i) steps[i].back() = strides[i][axis];
-    } else {
-      sizes.push_back(shape[axis]);
-      for (size_t i = 0; i < strides.size(); ++i) steps[i].push_back(strides[i][axis]);
-    }
-  }
-  shape = std::move(sizes);
-  strides = std::move(steps);
-}
 
 // A chain of operations, done on a block of elements after the other.
 class Loop {

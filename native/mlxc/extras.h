@@ -203,6 +203,18 @@ MLXC_API int mlxc_py_cpu_integer_convolution(
 /* Three arrays: float32 x as uint8 levels between its extremes, or 0; their scale; their zero point. */
 MLXC_API int mlxc_py_cpu_dynamic_quantize(mlx_vector_array* res, mlx_array x, mlx_stream s);
 
+/* Slices of a along an axis, one for each of `indices` (int32 or int64), which take the axis's place; they count from
+ * either end, and are clamped into the axis. */
+MLXC_API int mlxc_py_cpu_take(mlx_array* res, mlx_array a, mlx_array indices, int axis, mlx_stream s);
+
+/* As ONNX's GatherElements, with such indices: the element at the index's place, but along `axis` where it says. */
+MLXC_API int mlxc_py_cpu_take_elements(mlx_array* res, mlx_array a, mlx_array indices, int axis, mlx_stream s);
+
+/* As ONNX's ScatterElements: a copy with values there, the last where several meet; or with all of them added, for
+ * float32, float64, int32 and int64. */
+MLXC_API int mlxc_py_cpu_put_elements(
+    mlx_array* res, mlx_array a, mlx_array indices, mlx_array values, int axis, bool add, mlx_stream s);
+
 /* The instruction set that these use here: "avx512vnni", "avx512", "avx2", or "baseline" (SSE2, NEON). A static string. */
 MLXC_API const char* mlxc_py_cpu_isa(void);
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array
+from mlxc_py import Array, cpu_indexing
 from ort_ep.ops.axes import along, axes_of, axis_of
 from ort_ep.ops.precision import on_cpu
 from ort_ep.registry import ANY, INDEX, NUMERIC, op
@@ -27,11 +27,15 @@ def in_range(indices: Array, length: int) -> Array:
 @op("Gather", since=1, dtypes=INDEXED, fold=lambda data, indices, *, axis=0: np.take(data, indices, axis))
 def gather(data: Array, indices: Array, *, axis: int = 0) -> Array:
     axis = axis_of(axis, data.ndim)
+    if cpu_indexing.serves():
+        return cpu_indexing.take(data, indices, axis)
     return mx.take(data, in_range(indices, data.shape[axis]), axis)
 
 
 @op("GatherElements", since=11, dtypes=INDEXED)
 def gather_elements(data: Array, indices: Array, *, axis: int = 0) -> Array:
+    if cpu_indexing.serves():
+        return cpu_indexing.take_elements(data, indices, axis_of(axis, data.ndim))
     return mx.take(data.flatten(), flat_elements(data.shape, indices, axis))
 
 
@@ -39,7 +43,8 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0) -> Array:
 def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     depth = batch_dims + indices.shape[-1]
     rows = data.reshape([math.prod(data.shape[:depth]), *data.shape[depth:]])
-    return mx.take(rows, flat_rows(data.shape, indices, batch_dims), 0)
+    places = flat_rows(data.shape, indices, batch_dims)
+    return cpu_indexing.take(rows, places, 0) if cpu_indexing.serves() else mx.take(rows, places, 0)
 
 
 def flat_elements(shape: Sequence[int], indices: Array, axis: int) -> Array:
@@ -68,6 +73,8 @@ def flat_rows(shape: Sequence[int], indices: Array, batch_dims: int = 0) -> Arra
 @op("Scatter", since=9, dtypes=INDEXED)
 @op("ScatterElements", since=11, dtypes=INDEXED)
 def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
+    if puts(data, reduction):
+        return cpu_indexing.put_elements(data, indices, updates, axis_of(axis, data.ndim), add=reduction == "add")
     positions = flat_elements(data.shape, indices, axis).flatten()
     return scatter_rows(data.flatten(), positions, updates.flatten(), reduction).reshape(data.shape)
 
@@ -98,10 +105,19 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = 
 def scatter_rows(rows: Array, positions: Array, values: Array, reduction: str) -> Array:
     if not values.size:
         return rows
+    if puts(rows, reduction):
+        places = mx.broadcast_to(positions.reshape([-1] + [1] * (rows.ndim - 1)), values.shape)
+        return cpu_indexing.put_elements(rows, places, values, 0, add=reduction == "add")
     if rows.itemsize == 8 and not on_cpu():  # MLX's GPU scatter takes no 64-bit data
         with mx.stream(cpu_stream()):
             return scattered(rows, positions, values, reduction)
     return scattered(rows, positions, values, reduction)
+
+
+def puts(data: Array, reduction: str) -> bool:
+    """Whether the primitive does this: other reductions and types are for MLX."""
+    known = reduction == "none" or (reduction == "add" and data.dtype in cpu_indexing.ADDABLE)
+    return known and cpu_indexing.serves()
 
 
 def scattered(rows: Array, positions: Array, values: Array, reduction: str) -> Array:

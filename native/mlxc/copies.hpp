@@ -1,0 +1,45 @@
+// Copies of arrays that do not lie row by row.
+#pragma once
+
+#include "cpu_primitives.hpp"
+
+namespace mlxc {
+
+// Axes that are walked in one stride by every operand become one; axes of size 1 go.
+inline void collapse(mx::Shape& shape, std::vector<mx::Strides>& strides) {
+  mx::Shape sizes;
+  std::vector<mx::Strides> steps(strides.size());
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] == 1) continue;
+    bool joins = !sizes.empty();
+    for (size_t i = 0; joins && i < strides.size(); ++i) joins = steps[i].back() == strides[i][axis] * shape[axis];
+    if (joins) {
+      sizes.back() *= shape[axis];
+      for (size_t i = 0; i < strides.size(); ++i) steps[i].back() = strides[i][axis];
+    } else {
+      sizes.push_back(shape[axis]);
+      for (size_t i = 0; i < strides.size(); ++i) steps[i].push_back(strides[i][axis]);
+    }
+  }
+  shape = std::move(sizes);
+  strides = std::move(steps);
+}
+
+// Elements of 1, 2, 4 or 8 bytes that lie in strides, to where they lie row by row.
+class Copy {
+ public:
+  Copy(size_t width, mx::Shape shape, mx::Strides strides);
+  void operator()(const char* from, char* to) const { run(from, to, *this); }
+
+ private:
+  template <class T>
+  static void planes(const char* from, char* to, const Copy& copy);
+
+  void (*run)(const char* from, char* to, const Copy& copy);
+  // A plane of rows and columns, of which one is dense where there is such an axis, and the axes around it.
+  int64_t rows_ = 1, columns_ = 1, row_step_ = 0, column_step_ = 1, to_row_ = 1;
+  mx::Shape outer_;
+  mx::Strides outer_steps_, outer_to_;
+};
+
+} // namespace mlxc
