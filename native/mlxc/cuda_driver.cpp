@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;
 constexpr size_t kMostKept = size_t(256) << 20;
-constexpr size_t kLarge = size_t(4) << 20, kLanes = 4, kChunk = size_t(512) << 10, kChunks = 4;
+constexpr size_t kLarge = size_t(4) << 20, kLanes = 8, kChunk = size_t(1) << 20, kChunks = 2;
 
 // As MLX rounds, so that its arrays can take over such a buffer.
 size_t rounded(size_t bytes) {
@@ -43,10 +43,11 @@ Driver::Driver() {
       find("cuStreamSynchronize", synchronize) && find("cuMemAllocAsync", allocate) && find("cuMemFreeAsync", release) &&
       find("cuMemFree_v2", release_managed) && find("cuMemAllocHost_v2", allocate_locked) &&
       find("cuMemcpyHtoDAsync_v2", to_device) && find("cuMemcpyDtoHAsync_v2", to_host) &&
-      find("cuMemcpyDtoDAsync_v2", on_device) && find("cuGraphCreate", create_graph) &&
+      initialize(0) == 0;
+  graphs = complete && find("cuMemcpyDtoDAsync_v2", on_device) && find("cuGraphCreate", create_graph) &&
       find("cuGraphDestroy", destroy_graph) && find("cuGraphAddDependencies_v2", add_dependencies) &&
       find("cuGraphInstantiateWithFlags", instantiate) && find("cuGraphLaunch", launch) &&
-      find("cuGraphExecDestroy", destroy_launchable) && initialize(0) == 0;
+      find("cuGraphExecDestroy", destroy_launchable);
 }
 
 void Driver::check(int status, const char* what) const {

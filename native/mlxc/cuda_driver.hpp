@@ -42,7 +42,8 @@ struct Driver {
   int (*instantiate)(void**, void*, unsigned long long) = nullptr;
   int (*launch)(void*, void*) = nullptr;
   int (*destroy_launchable)(void*) = nullptr;
-  bool complete = false;
+  bool complete = false; // all but what graphs need, which came with CUDA 12.3
+  bool graphs = false;
 
   Driver();
   void check(int status, const char* what) const; // throws, with the driver's own words

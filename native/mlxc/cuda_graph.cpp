@@ -43,7 +43,7 @@ struct Internals {
   bool complete = false;
 
   Internals() {
-    if (!driver().complete || std::strcmp(mx::version(), kKnownRelease) != 0) return;
+    if (!driver().graphs || std::strcmp(mx::version(), kKnownRelease) != 0) return;
     Dl_info mlx; // it may be loaded for its users only, so its symbols are asked of it
     void* library = dladdr(reinterpret_cast<const void*>(&mx::version), &mlx) ? dlopen(mlx.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
     auto find = [&](const char* name, auto& function) {

@@ -15,7 +15,7 @@ from ort_ep.ops.axes import axes_of, axis_of
 from ort_ep.ops.creation import range_
 from ort_ep.ops.indexing import gather_nd, in_range, pad, scatter_rows, trilu
 from ort_ep.ops.microsoft_attention import only_plain
-from ort_ep.ops.precision import narrow, widen, widened
+from ort_ep.ops.precision import narrow, on_cuda, widen, widened
 from ort_ep.ops.sampling import grid_sample
 from ort_ep.ops.spectral import from_complex, to_complex
 from ort_ep.registry import ANY, BYTES, FLOATS, INDEX, INT32, MICROSOFT, NUMERIC, SINGLES, op
@@ -44,8 +44,16 @@ def expand_dims(x: Array, axis: np.ndarray) -> Array:
 
 @op("Inverse", domain=MICROSOFT, dtypes={"x": frozenset({"float16", "float32", "float64"})})
 def inverse(x: Array) -> Array:
-    # LAPACK runs on the CPU only
-    return narrow(mx.linalg.inv(widen(x), stream=cpu_stream()), x.dtype) if x.size else x
+    if not x.size:
+        return x
+    singular_to_nan = on_cuda()  # an error on the CPU's stream, where LAPACK runs, ends a process that computes on CUDA
+    with mx.stream(cpu_stream()):
+        wide = widen(x)
+        if not singular_to_nan:
+            return narrow(mx.linalg.inv(wide), x.dtype)
+        singular = mx.any(mx.diagonal(mx.linalg.lu(wide)[2], axis1=-2, axis2=-1) == 0, -1)[..., None, None]
+        inverted = mx.linalg.inv(mx.where(singular, mx.eye(x.shape[-1], dtype=wide.dtype), wide))
+        return narrow(mx.where(singular, mx.array(np.nan, wide.dtype), inverted), x.dtype)
 
 
 @op("Rfft", domain=MICROSOFT, dtypes=SINGLES, claim=only_plain({}, {"onesided": 1, "normalized": 0}))

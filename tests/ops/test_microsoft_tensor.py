@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from ort_ep.ops import microsoft_tensor
+
 Check = Callable[..., None]
 Draw = Callable[..., Any]
 MICROSOFT = "com.microsoft"
@@ -53,6 +55,15 @@ def test_inverse(check: Check, draw: Draw, dtype: Any) -> None:
     x = (draw(dtype, 2, 3, 3) + 3 * np.eye(3)).astype(dtype)
     expected = np.linalg.inv(x.astype(np.float64)).astype(dtype)
     check("Inverse", x, expect=expected, domain=MICROSOFT, rtol=None if dtype is not np.float32 else 1e-4)
+
+
+def test_inverse_of_a_singular_matrix_is_nan_on_cuda(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the error that it is elsewhere would end the process."""
+    monkeypatch.setattr(microsoft_tensor, "on_cuda", lambda: True)
+    x = np.stack([np.diag([2, 4]), np.zeros((2, 2)), [[1, 2], [2, 4]], [[0, 1], [1, 0]]]).astype(np.float32)
+    nan = np.full((2, 2), np.nan)
+    expected = np.stack([np.diag([0.5, 0.25]), nan, nan, x[3]]).astype(np.float32)
+    check("Inverse", x, expect=expected, domain=MICROSOFT)
 
 
 @pytest.mark.parametrize("ndim", [1, 2])
