@@ -46,13 +46,13 @@ class Tape:
     that is not among the inputs.
     """
 
-    __slots__ = ("__weakref__", "_arguments", "_evaluated", "_results", "handle")
+    __slots__ = ("__weakref__", "_applied", "_arguments", "_evaluated", "handle")
 
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self.handle = 0
         check_fork()
         self._arguments = Struct(f"{len(inputs)}P")
-        self._results = c_size_t * len(outputs)
+        self._applied = c_size_t * (len(outputs) + 1)
         self._evaluated = c_size_t * (2 * len(outputs) + 1)
         made = c_size_t()
         given, wanted = _handles(self._arguments, inputs), _handles(Struct(f"{len(outputs)}P"), outputs)
@@ -61,14 +61,23 @@ class Tape:
         self.handle = made.value
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for these inputs, not evaluated; MLXError where shapes or dtypes are not the recorded ones."""
+        """The outputs for these inputs, as `apply` gives them."""
+        return self.apply(inputs)[0]
+
+    def apply(self, inputs: Sequence[Array]) -> tuple[list[Array], int]:
+        """The outputs for these inputs and the nanoseconds that computing them took.
+
+        On the CPU they are computed here where all inputs are evaluated; elsewhere they are not evaluated yet.
+        MLXError where shapes or dtypes are not the recorded ones.
+        """
         if not self.handle:
             raise ClosedError("this tape is closed")
-        results = self._results()
+        results = self._applied()
+        n, at = len(results) - 1, addressof(results)
         given = _handles(self._arguments, inputs)
-        if _calls().apply(addressof(results), len(results), self.handle, given, len(inputs)):
+        if _calls().apply(at, n, at + 8 * n, self.handle, given, len(inputs)):
             raise local.here.failure("Tape")
-        return [wrap(handle) for handle in results]
+        return [wrap(handle) for handle in results[:n]], results[n]
 
     def run(self, addresses: Sequence[int]) -> tuple[list[Array], list[int], int]:
         """The outputs, evaluated, the addresses of their data, and the nanoseconds that the evaluation took.
@@ -142,7 +151,7 @@ def _calls() -> _Calls:
     return _Calls(
         function("mlxc_py_array_new_placeholder", c_void_p, c_void_p, c_int, c_int),
         function("mlxc_py_tape_new", c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t),
-        function("mlxc_py_tape_apply", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t),
+        function("mlxc_py_tape_apply", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t),
         function("mlxc_py_tape_run", c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         function("mlxc_py_tape_count", c_int, c_void_p, c_void_p, c_char_p),
         function("mlxc_py_tape_free", c_int, c_void_p),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -19,22 +19,19 @@ import mlxc_py as mx
 from mlxc_py import cuda_graph, tape
 from ort_ep.bodies import Bodies
 from ort_ep.captured import DirectGraph
-from ort_ep.direct import DirectInputs, DirectTape, Input, Output, passes
+from ort_ep.direct import DirectInputs, DirectTape, Input, Output, Read, passes
 from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
 from ort_ep.options import OptionError, Options
 from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want, arrays
 from ort_ep.report import CompileReport
-from ort_ep.streams import PooledStream
-from ort_ep.traces import Instead, Key, Traces
-
-# Host values beyond this are data, not shapes: a trace that depends on them would serve one run only.
-MAX_KEY_BYTES: Final = 16384
+from ort_ep.streams import PooledStream, spent
+from ort_ep.traces import MAX_KEY_BYTES, Instead, Key, Traces
 
 Build = Callable[[list[mx.Array]], list[mx.Array]]
 
 
 class Replay(Protocol):
-    """A recorded graph: outputs, not evaluated, for inputs of the recorded shapes."""
+    """A recorded graph: outputs, evaluated or not, for inputs of the recorded shapes."""
 
     def __call__(self, inputs: Sequence[mx.Array]) -> list[mx.Array]: ...
 
@@ -55,6 +52,16 @@ class Direct(Protocol):
     def __call__(self, addresses: Sequence[int]) -> list[Output] | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TapeReplay:
+    tape: tape.Tape
+
+    def __call__(self, inputs: Sequence[mx.Array]) -> list[mx.Array]:
+        made, nanoseconds = self.tape.apply(inputs)
+        spent.evaluating += nanoseconds
+        return made
+
+
 class TapeRecorder:
     """Our own tape: built once on placeholders, replayed by any thread."""
 
@@ -62,7 +69,7 @@ class TapeRecorder:
         opened = [tape.placeholder(array.shape, array.dtype) for array in inputs]
         outputs = build(opened)
         with stream.lock:  # what does not depend on the inputs is evaluated now
-            return tape.Tape(opened, outputs)
+            return TapeReplay(tape.Tape(opened, outputs))
 
     def takes_empty(self, _stream: PooledStream) -> bool:
         return True
@@ -82,15 +89,6 @@ class CompileRecorder:
 
     def takes_empty(self, stream: PooledStream) -> bool:
         return not stream.on_gpu  # what MLX 0.32.4 fuses for CUDA divides by an array's size, which ends the process
-
-
-@dataclass(slots=True)
-class _Read:
-    """A value that a stage takes from before it, and in which forms its steps use it."""
-
-    slot: int
-    device: bool = False
-    host: bool = False
 
 
 @dataclass(slots=True)
@@ -122,7 +120,7 @@ class _EmptyArrayError(Exception):
 class _Stage:
     segment: Segment
     traced: bool
-    reads: list[_Read] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
     outputs: list[tuple[int, Port]] = field(default_factory=list)
     frees: list[int] = field(default_factory=list)
@@ -183,7 +181,7 @@ class CompiledEngine:
         if given is None:
             return None
         key, addresses = given
-        trace = self._stages[0][1].find((key, ()))
+        trace = self._stages[0][1].find(key)
         return trace.direct(addresses) if isinstance(trace, _Trace) and trace.direct else None
 
     def close(self) -> None:
@@ -257,7 +255,7 @@ class CompiledEngine:
             if not (self._cuda_graphs and cuda_graph.supported()):
                 return None
             return DirectGraph(replay, inputs, results.forms, stream, partial(self._fell_back, plan))
-        return DirectTape(replay, tuple(results.forms)) if isinstance(replay, tape.Tape) else None
+        return DirectTape(replay.tape, tuple(results.forms)) if isinstance(replay, TapeReplay) else None
 
     def _untraced(self, plan: Plan, reason: str) -> None:
         self._fell_back(plan, f"uncompiled: {reason}")
@@ -394,18 +392,17 @@ def _direct_inputs(plan: Plan, stages: Sequence[_Stage]) -> DirectInputs | None:
         return None
     reads = stages[0].reads
     on_host = {plan.inputs[position].slot for position in plan.host_inputs}
-    if any(read.host or read.slot in on_host for read in reads) or not all(map(passes, (*plan.inputs, *plan.outputs))):
-        return None
-    return DirectInputs(plan, [(read.slot, read.device) for read in reads])
+    whole = all(read.host or read.slot not in on_host for read in reads)
+    return DirectInputs(plan, reads) if whole and all(map(passes, (*plan.inputs, *plan.outputs))) else None
 
 
-def _reads(steps: Iterable[Step], inside: set[int]) -> list[_Read]:
-    reads: dict[int, _Read] = {}
+def _reads(steps: Iterable[Step], inside: set[int]) -> list[Read]:
+    reads: dict[int, Read] = {}
     for step in steps:
         for arg in step.args:
             if arg is None or arg[0] in inside:
                 continue
-            read = reads.setdefault(arg[0], _Read(arg[0]))
+            read = reads.setdefault(arg[0], Read(arg[0]))
             read.device |= arg[1] is Want.DEVICE
             read.host |= arg[1] is Want.HOST
     return list(reads.values())

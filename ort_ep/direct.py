@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from ctypes import string_at
 from dataclasses import dataclass
+from math import prod
 
 import mlxc_py as mx
 from mlxc_py.interop import can_borrow
@@ -11,6 +13,7 @@ from mlxc_py.tape import Tape
 from ort_ep import dtypes
 from ort_ep.plan import Plan, Port
 from ort_ep.streams import spent
+from ort_ep.traces import MAX_KEY_BYTES, Key
 
 Input = tuple[int, int, tuple[int, ...]] | None
 """Address, element type, shape; None where it is absent."""
@@ -34,14 +37,24 @@ class DirectTape:
         ]
 
 
+@dataclass(slots=True)
+class Read:
+    """A value that a trace depends on, and in which forms it uses it; in none where only its shape counts."""
+
+    slot: int
+    device: bool = False
+    host: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """An input of the plan that a trace depends on; `read`: its data, too, not its shape alone."""
+    """An input of the plan that a trace depends on. `form`: how its type is told in a key."""
 
     position: int
     elem_type: int
-    dtype: mx.Dtype
-    read: bool
+    form: mx.Dtype | str
+    itemsize: int
+    read: Read
 
 
 class DirectInputs:
@@ -49,33 +62,42 @@ class DirectInputs:
 
     __slots__ = ("_arguments",)
 
-    def __init__(self, plan: Plan, reads: Sequence[tuple[int, bool]]) -> None:
-        """`reads`: the slots that a trace depends on and whether it reads their data, in the order of its key."""
-        ports = {port.slot: (position, port) for position, port in enumerate(plan.inputs)}
-        self._arguments = [
-            _Argument(position, port.elem_type, dtypes.to_mlx(port.elem_type), read)
-            for (position, port), read in ((ports[slot], read) for slot, read in reads)
-        ]
+    def __init__(self, plan: Plan, reads: Sequence[Read]) -> None:
+        """`reads`: in the order of the key, from the plan's inputs."""
+        ports = {port.slot: (position, port.elem_type) for position, port in enumerate(plan.inputs)}
+        self._arguments = []
+        for read in reads:
+            position, elem_type = ports[read.slot]
+            dtype = dtypes.to_mlx(elem_type)
+            form = dtypes.numpy_dtype(elem_type).char if read.host else dtype
+            self._arguments.append(_Argument(position, elem_type, form, dtype.size, read))
 
-    def read(self, inputs: Sequence[Input], stream: int) -> tuple[Hashable, list[int]] | None:
+    def read(self, inputs: Sequence[Input], stream: int) -> tuple[Key, list[int]] | None:
         """The key on a stream of that index, and the addresses; None where an input has another type than declared, or
-        lies where it has to be copied."""
-        key: list[Hashable] = [stream]
-        addresses = []
+        lies where it has to be copied, or values are too long for a key."""
+        forms: list[Hashable] = [stream]
+        values: list[bytes] = []
+        addresses, room = [], MAX_KEY_BYTES
         for argument in self._arguments:
             given = inputs[argument.position]
             if given is None:
-                key.append(None)
+                forms.append(None)
                 continue
             address, elem_type, shape = given
             if elem_type != argument.elem_type:
                 return None
-            key.append((argument.dtype, shape))
-            if argument.read:
+            forms.append((argument.form, shape))
+            if argument.read.host:
+                nbytes = argument.itemsize * prod(shape)
+                room -= nbytes
+                if room < 0:
+                    return None
+                values.append(string_at(address, nbytes))
+            if argument.read.device:
                 if address and not can_borrow(address):
                     return None
                 addresses.append(address)
-        return tuple(key), addresses
+        return (tuple(forms), tuple(values)), addresses
 
 
 def passes(port: Port) -> bool:

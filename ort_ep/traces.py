@@ -10,6 +10,8 @@ from typing import Final, Generic, TypeVar
 
 # Traces that differ only in values read on the host: one for each way that a branch, a trip count or a shape may go.
 MOST_VALUES: Final = 16
+# Host values beyond this are data, not shapes: a trace that depends on them would serve one run only.
+MAX_KEY_BYTES: Final = 16384
 # Traces made ahead of replays.
 CREDIT: Final = 4
 

@@ -9,15 +9,16 @@
 #include <link.h>
 #endif
 
+#include "mlx/primitives.h"
 #include "mlx/scheduler.h"
 
 #include "patch.hpp"
 
 namespace mlxc {
 
-using mlx::core::Stream;
-using mlx::core::cpu::CommandEncoder;
-using mlx::core::scheduler::Scheduler;
+using mx::Stream;
+using mx::cpu::CommandEncoder;
+using mx::scheduler::Scheduler;
 
 namespace {
 
@@ -95,7 +96,7 @@ Slots calls(const void* inside, const void* function) {
 bool install_hooks() {
   auto member = &Scheduler::enqueue;
   std::memcpy(&Hooks::enqueue_in_mlx, &member, sizeof Hooks::enqueue_in_mlx); // of a function that is not virtual
-  Hooks::encoder_in_mlx = &mlx::core::cpu::get_command_encoder;
+  Hooks::encoder_in_mlx = &mx::cpu::get_command_encoder;
   const std::pair<void*, void*> replaced[] = {
       {reinterpret_cast<void*>(Hooks::enqueue_in_mlx), reinterpret_cast<void*>(&Hooks::enqueue)},
       {reinterpret_cast<void*>(Hooks::encoder_in_mlx), reinterpret_cast<void*>(&Hooks::encoder)}};
@@ -124,13 +125,19 @@ bool computes_on_calling_thread() {
   return installed;
 }
 
-CallingThread::CallingThread(Stream stream) : encoder_(stream), outer_(std::exchange(here, this)) {}
+// Which stream does not matter: nothing is enqueued.
+CallingThread::CallingThread() : encoder_(mx::Stream(0, mx::Device::cpu)), outer_(std::exchange(here, this)) {}
 
 CallingThread::~CallingThread() { here = outer_; }
 
-void CallingThread::finish() {
+void CallingThread::compute(const Arrays& inputs, Arrays& outputs) {
+  outputs[0].primitive().eval_cpu(inputs, outputs);
   encoder_.temporaries().clear();
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  if (error_) std::rethrow_exception(error_);
+  for (auto& output : outputs) {
+    output.detach();
+    output.set_status(mx::array::Status::available);
+  }
 }
 
 } // namespace mlxc

@@ -8,25 +8,27 @@
 
 #include "mlx/backend/cpu/encoder.h"
 
+#include "handles.hpp"
+
 namespace mlxc {
 
 // Whether CallingThread works here; false where MLX's library was linked or loaded in a way this does not know.
 bool computes_on_calling_thread();
 
-// As long as it lives, what this thread's eval_cpu calls dispatch runs at once, on this thread, whatever the stream.
+// As long as it lives, what this thread's eval_cpu calls dispatch runs at once, on this thread, whatever their stream.
 class CallingThread {
  public:
-  explicit CallingThread(mlx::core::Stream stream);
+  CallingThread();
   ~CallingThread();
   CallingThread(const CallingThread&) = delete;
   CallingThread& operator=(const CallingThread&) = delete;
 
-  // After each eval_cpu: lets go of its temporaries; throws what a loop has thrown.
-  void finish();
+  // Computes `outputs`: all of one primitive, in its order, each without inputs and siblings. What a loop throws is thrown.
+  void compute(const Arrays& inputs, Arrays& outputs);
 
  private:
   friend struct Hooks;
-  mlx::core::cpu::CommandEncoder encoder_;
+  mx::cpu::CommandEncoder encoder_;
   std::exception_ptr error_;
   CallingThread* outer_;
 };

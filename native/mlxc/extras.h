@@ -73,9 +73,10 @@ typedef struct mlxc_py_tape_ {
 MLXC_API int mlxc_py_tape_new(
     mlxc_py_tape* res, const mlx_array* inputs, size_t n_inputs, const mlx_array* outputs, size_t n_outputs);
 
-/* Write the n_res outputs for `inputs` to `res` as new handles; they are not evaluated yet. */
+/* Write the n_res outputs for `inputs` to `res` as new handles. On the CPU, where all inputs are evaluated, the calling
+ * thread computes them, and the nanoseconds that this took are added to `spent`; else they are not evaluated yet. */
 MLXC_API int mlxc_py_tape_apply(
-    mlx_array* res, size_t n_res, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs);
+    mlx_array* res, size_t n_res, int64_t* spent, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs);
 
 /* The outputs for inputs that lie, of the recorded shapes and row-contiguous, at host addresses: evaluated, as new handles
  * and as addresses of their data (NULL without elements). Inputs are copied, or on the CPU read in place; then an output

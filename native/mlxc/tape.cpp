@@ -145,6 +145,16 @@ mx::array host_input(const void* data, const mx::Shape& shape, mx::Dtype dtype) 
   return copied(data, shape, dtype);
 }
 
+class Timer {
+ public:
+  explicit Timer(int64_t& nanoseconds) : nanoseconds_(nanoseconds) {}
+  ~Timer() { nanoseconds_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began_).count(); }
+
+ private:
+  int64_t& nanoseconds_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
 } // namespace
 
 mx::array placeholder(mx::Shape shape, mx::Dtype dtype) {
@@ -257,16 +267,32 @@ void Tape::find_last_reads() {
       std::all_of(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->primitive->device() == mx::Device::cpu; });
 }
 
-Arrays Tape::apply(const Arrays& inputs) const {
+Arrays Tape::apply(const Arrays& inputs, int64_t& spent) const {
   if (inputs.size() != inputs_.size()) bad_argument("another number of inputs than the tape was recorded with");
-  Arrays values;
-  values.reserve(slots_);
+  bool there = on_calling_thread_;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_not_failed(inputs[i]);
     if (inputs[i].shape() != inputs_[i].first || inputs[i].dtype() != inputs_[i].second)
       bad_argument("an input has another shape or type than the tape was recorded with");
-    values.push_back(inputs[i]);
+    there = there && inputs[i].is_available() && !inputs[i].is_tracer();
   }
+  return there ? computed(inputs, spent) : built(inputs);
+}
+
+Arrays Tape::run(const void* const* data, size_t n, int64_t& spent) const {
+  if (n != inputs_.size()) bad_argument("another number of inputs than the tape was recorded with");
+  Arrays inputs; // held to the end: MLX reuses the memory of an array that nobody holds
+  inputs.reserve(n);
+  for (size_t i = 0; i < n; ++i) inputs.push_back(host_input(data[i], inputs_[i].first, inputs_[i].second));
+  if (on_calling_thread_) return computed(std::move(inputs), spent);
+  auto results = built(inputs);
+  const Timer timer(spent);
+  evaluate(results);
+  return results;
+}
+
+Arrays Tape::built(Arrays values) const {
+  values.reserve(slots_);
   values.insert(values.end(), further_.begin(), further_.end());
   for (const auto& node : nodes_) {
     Arrays arguments;
@@ -279,51 +305,37 @@ Arrays Tape::apply(const Arrays& inputs) const {
         values.push_back(std::move(made));
     }
   }
-  Arrays results;
-  for (int slot : outputs_) results.push_back(value(values, slot));
-  return results;
+  return results_of(values);
 }
 
-Arrays Tape::run(const void* const* data, size_t n, int64_t& spent) const {
-  if (n != inputs_.size()) bad_argument("another number of inputs than the tape was recorded with");
-  Arrays inputs; // held to the end: MLX reuses the memory of an array that nobody holds
-  inputs.reserve(n);
-  for (size_t i = 0; i < n; ++i) inputs.push_back(host_input(data[i], inputs_[i].first, inputs_[i].second));
-  const auto began = std::chrono::steady_clock::now();
-  auto results = on_calling_thread_ ? computed(std::move(inputs)) : apply(inputs);
-  if (!on_calling_thread_) evaluate(results);
-  spent += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
-  return results;
-}
-
-Arrays Tape::computed(Arrays values) const {
+Arrays Tape::computed(Arrays values, int64_t& spent) const {
+  const Timer timer(spent);
   values.reserve(slots_);
   values.insert(values.end(), further_.begin(), further_.end());
-  if (!nodes_.empty()) {
-    guard_allocations();
-    CallingThread thread(nodes_[0]->primitive->stream());
-    Arrays arguments, made;
-    auto last = last_.begin();
-    for (const auto& node : nodes_) {
-      for (int slot : node->inputs) {
-        if (*last++)
-          arguments.push_back(std::move(values[slot])); // held by nobody else: its memory may become the result's
-        else
-          arguments.push_back(value(values, slot));
-      }
-      for (size_t i = 0; i < node->shapes.size(); ++i) made.emplace_back(node->shapes[i], node->dtypes[i], node->primitive, Arrays{});
-      node->primitive->eval_cpu(arguments, made);
-      thread.finish();
-      for (auto& array : made) {
-        array.detach();
-        array.set_status(mx::array::Status::available);
-        values.push_back(std::move(array));
-      }
-      arguments.clear();
-      made.clear();
+  guard_allocations();
+  CallingThread thread;
+  Arrays arguments, made;
+  auto last = last_.begin();
+  for (const auto& node : nodes_) {
+    for (int slot : node->inputs) {
+      if (*last++)
+        arguments.push_back(std::move(values[slot])); // held by nobody else: its memory may become the result's
+      else
+        arguments.push_back(value(values, slot));
     }
+    for (size_t i = 0; i < node->shapes.size(); ++i)
+      made.emplace_back(node->shapes[i], node->dtypes[i], node->primitive, Arrays{});
+    thread.compute(arguments, made);
+    std::move(made.begin(), made.end(), std::back_inserter(values));
+    arguments.clear();
+    made.clear();
   }
+  return results_of(values);
+}
+
+Arrays Tape::results_of(const Arrays& values) const {
   Arrays results;
+  results.reserve(outputs_.size());
   for (int slot : outputs_) results.push_back(value(values, slot));
   return results;
 }
@@ -353,8 +365,9 @@ mlx_array new_placeholder(const int* dims, int dim, mlx_dtype type) {
   return make<mlx_array>(placeholder(c_dims(dims, dim), c_dtype(type)));
 }
 
-void apply(mlx_array* res, size_t n_res, const Tape& tape, const mlx_array* inputs, size_t n) {
-  auto results = tape.apply(arrays_of(inputs, n));
+void apply(mlx_array* res, size_t n_res, int64_t* spent, const Tape& tape, const mlx_array* inputs, size_t n) {
+  if (!spent) bad_argument("NULL");
+  auto results = tape.apply(arrays_of(inputs, n), *spent);
   if (!res || results.size() != n_res) bad_argument("another number of outputs than the tape was recorded with");
   for (size_t i = 0; i < n_res; ++i) res[i] = make<mlx_array>(std::move(results[i]));
 }
@@ -382,8 +395,9 @@ int mlxc_py_tape_new(
     mlxc_py_tape* res, const mlx_array* inputs, size_t n_inputs, const mlx_array* outputs, size_t n_outputs)
     MLXC_TRY(res->ctx = new Tape(arrays_of(inputs, n_inputs), arrays_of(outputs, n_outputs));)
 
-int mlxc_py_tape_apply(mlx_array* res, size_t n_res, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs)
-    MLXC_TRY(apply(res, n_res, tape_of(tape), inputs, n_inputs);)
+int mlxc_py_tape_apply(
+    mlx_array* res, size_t n_res, int64_t* spent, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs)
+    MLXC_TRY(apply(res, n_res, spent, tape_of(tape), inputs, n_inputs);)
 
 int mlxc_py_tape_run(
     mlx_array* res,

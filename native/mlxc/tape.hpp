@@ -55,8 +55,9 @@ class Tape {
       Nodes nodes,
       std::vector<int> outputs);
 
-  // The outputs for other inputs, not evaluated. Bad argument when number, shapes or types differ from the recorded.
-  Arrays apply(const Arrays& inputs) const;
+  // The outputs for other inputs: not evaluated, or, where the inputs are there and the calling thread can compute them,
+  // in `spent` more nanoseconds. Bad argument when number, shapes or types differ from the recorded.
+  Arrays apply(const Arrays& inputs, int64_t& spent) const;
 
   // The outputs, evaluated, for inputs of the recorded shapes that lie row-contiguous at host addresses. On the CPU they
   // are read in place, so an output may lie in an input's memory. Adds the nanoseconds of the evaluation to `spent`.
@@ -70,7 +71,9 @@ class Tape {
   const mx::array& value(const Arrays& values, int slot) const {
     return slot < 0 ? constants_->values[-1 - slot] : values[slot];
   }
-  Arrays computed(Arrays inputs) const;
+  Arrays built(Arrays inputs) const;
+  Arrays computed(Arrays inputs, int64_t& spent) const;
+  Arrays results_of(const Arrays& values) const;
 
   std::vector<Form> inputs_;
   Arrays further_;
