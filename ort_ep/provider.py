@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import mlxc_py as mx
 from mlxc_py import tf32
 from mlxc_py.guards import forked_after_use
-from ort_ep import compiled, fusion, memory, partition, planner, shared_initializers, streams
+from ort_ep import compiled, fusion, memory, partition, planner, quantized, shared_initializers, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Verdict
@@ -162,6 +162,8 @@ class Provider:
             calls = [call for verdict in verdicts for call in verdict.calls]
             if self._device == "gpu" and self._options.fuse != "off":
                 calls = fusion.fused(graph, calls)
+            if self._device == "cpu" and quantized.pays():
+                calls = quantized.multiplied(graph, calls)
             return planner.build(graph, calls)
 
     def _sharing_switched_off(self) -> Iterator[str]:
