@@ -11,7 +11,7 @@ from ctypes import addressof, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from struct import Struct
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from mlxc_py._sys.load import library
 from mlxc_py.arguments import ints, shape_of
@@ -51,14 +51,24 @@ class Tape:
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self.handle = 0
         check_fork()
-        self._arguments = Struct(f"{len(inputs)}P")
-        self._applied = c_size_t * (len(outputs) + 1)
-        self._evaluated = c_size_t * (2 * len(outputs) + 1)
+        self._takes(len(inputs), len(outputs))
         made = c_size_t()
-        given, wanted = _handles(self._arguments, inputs), _handles(Struct(f"{len(outputs)}P"), outputs)
-        if _calls().new(addressof(made), given, len(inputs), wanted, len(outputs)):
+        if _calls().new(addressof(made), handles(inputs), len(inputs), handles(outputs), len(outputs)):
             raise local.here.failure("Tape")
         self.handle = made.value
+
+    def _takes(self, inputs: int, outputs: int) -> None:
+        self._arguments = Struct(f"{inputs}P")
+        self._applied = c_size_t * (outputs + 1)
+        self._evaluated = c_size_t * (2 * outputs + 1)
+
+    @classmethod
+    def adopt(cls, handle: int, inputs: int, outputs: int) -> Self:
+        """The owner of a handle, of a tape with so many inputs and outputs."""
+        tape = cls.__new__(cls)
+        tape.handle = handle
+        tape._takes(inputs, outputs)
+        return tape
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for these inputs, as `apply` gives them."""
@@ -74,7 +84,7 @@ class Tape:
             raise ClosedError("this tape is closed")
         results = self._applied()
         n, at = len(results) - 1, addressof(results)
-        given = _handles(self._arguments, inputs)
+        given = _packed(self._arguments, [a.live for a in inputs])
         if _calls().apply(at, n, at + 8 * n, self.handle, given, len(inputs)):
             raise local.here.failure("Tape")
         return [wrap(handle) for handle in results[:n]], results[n]
@@ -117,8 +127,9 @@ class Tape:
             self.close()
 
 
-def _handles(form: Struct, arrays: Sequence[Array]) -> bytes | None:
-    return _packed(form, [a.live for a in arrays])
+def handles(arrays: Sequence[Array]) -> bytes | None:
+    """The handles of arrays as C reads them."""
+    return _packed(Struct(f"{len(arrays)}P"), [a.live for a in arrays])
 
 
 def _packed(form: Struct, addresses: Sequence[int]) -> bytes | None:

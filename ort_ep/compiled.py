@@ -21,9 +21,11 @@ from ort_ep.bodies import Bodies
 from ort_ep.captured import DirectGraph
 from ort_ep.direct import DirectInputs, DirectTape, Input, Output, Read, passes
 from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
+from ort_ep.lines import Derived, Lines, Recorded
 from ort_ep.options import OptionError, Options
 from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want, arrays
 from ort_ep.report import CompileReport
+from ort_ep.results import Outline, Results, outlined
 from ort_ep.streams import PooledStream, spent
 from ort_ep.traces import MAX_KEY_BYTES, Instead, Key, Traces
 
@@ -91,24 +93,11 @@ class CompileRecorder:
         return not stream.on_gpu  # what MLX 0.32.4 fuses for CUDA divides by an array's size, which ends the process
 
 
-@dataclass(slots=True)
-class _Results:
-    """Where the outputs of a replay go: slots first, then positions among the plan's outputs.
-
-    A slot whose value came out on the host has it in `values`. `forms`: shape and bytes of each of the plan's outputs.
-    """
-
-    arrays: list[int] = field(default_factory=list)
-    finals: list[int] = field(default_factory=list)
-    values: dict[int, Slot] = field(default_factory=dict)
-    forms: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
-
-
 # MLX holds what a closure refers to until its trace is erased, so what is traced must not refer to its replay.
 @dataclass(frozen=True, slots=True)
 class _Trace:
     replay: Replay
-    results: _Results
+    results: Results
     direct: Direct | None = None
 
 
@@ -124,6 +113,7 @@ class _Stage:
     writes: list[int] = field(default_factory=list)
     outputs: list[tuple[int, Port]] = field(default_factory=list)
     frees: list[int] = field(default_factory=list)
+    even: bool = False
 
 
 class CompiledEngine:
@@ -151,10 +141,10 @@ class CompiledEngine:
         self._report = report
         self._warn = warn
         self._cuda_graphs = cuda_graphs
-        self._stages: list[tuple[_Stage, Traces[_Trace]]] = [
-            (stage, Traces(limit, patient=patient)) for stage in _stages(plan)
+        self._stages: list[tuple[_Stage, Traces[_Trace], Lines[Outline]]] = [
+            (stage, Traces(limit, patient=patient), Lines()) for stage in _stages(plan)
         ]
-        self._direct_inputs = _direct_inputs(plan, [stage for stage, _ in self._stages])
+        self._direct_inputs = _direct_inputs(plan, [stage for stage, _, _ in self._stages])
         self._bodies = Bodies(lambda body: CompiledEngine(body, recorder, limit, report, warn, patient=True))
 
     def run(self, inputs: Sequence[Slot], stream: PooledStream, *, lazily: bool = False) -> list[Slot]:
@@ -163,11 +153,11 @@ class CompiledEngine:
             raise RuntimeError(PLAN_CLOSED)
         frame = plan.frame(inputs)
         finals: dict[int, mx.Array] = {}
-        for stage, traces in self._stages:
+        for stage, traces, lines in self._stages:
             if stage.segment.sync:
                 stream.evaluate(a for a in map(frame.values.__getitem__, stage.segment.sync) if isinstance(a, mx.Array))
                 frame.sync(stage.segment.sync)
-            if not stage.traced or not self._replayed(plan, stage, traces, frame, stream, finals):
+            if not stage.traced or not self._replayed(plan, stage, traces, lines, frame, stream, finals):
                 frame.execute(stage.segment, self._bodies.runner(stream))
         outputs = [
             finals[i] if i in finals else exact(frame.values[port.slot], port) for i, port in enumerate(plan.outputs)
@@ -181,7 +171,10 @@ class CompiledEngine:
         if given is None:
             return None
         key, addresses = given
-        trace = self._stages[0][1].find(key)
+        _, traces, lines = self._stages[0]
+        trace = traces.find(key)
+        if trace is None and (derived := lines.find(key)):
+            trace = self._derived(derived)
         return trace.direct(addresses) if isinstance(trace, _Trace) and trace.direct else None
 
     def close(self) -> None:
@@ -195,6 +188,7 @@ class CompiledEngine:
         plan: Plan,
         stage: _Stage,
         traces: Traces[_Trace],
+        lines: Lines[Outline],
         frame: Frame,
         stream: PooledStream,
         finals: dict[int, mx.Array],
@@ -204,10 +198,11 @@ class CompiledEngine:
         if key is None:
             return False
         trace = traces.find(key)
+        if trace is None and stage.even:
+            trace = self._from_line(plan, stage, lines, key, frame, stream)
         if trace is None and not traces.worthwhile(key):
             return False
-        given = (read.slot for read in stage.reads if read.device)
-        inputs = [frame.device(slot) for slot in given if frame.values[slot] is not None]
+        inputs = _inputs(stage, frame)
         if trace is None:
             trace = self._traced(plan, stage, frame, inputs, stream)
             self._report.evicted(traces.keep(key, trace))
@@ -223,11 +218,32 @@ class CompiledEngine:
         finals.update(zip(results.finals, made[len(results.arrays) :], strict=True))
         return True
 
+    def _from_line(
+        self, plan: Plan, stage: _Stage, lines: Lines[Outline], key: Key, frame: Frame, stream: PooledStream
+    ) -> _Trace | None:
+        """The trace of a key that lies between others."""
+
+        def record(other: Key) -> Recorded[Outline]:
+            known, results = _known_at(stage, _known(stage, frame), other), Results()
+            shapes = [part[1] for read, part in zip(stage.reads, other[0][1:], strict=True) if part and read.device]
+            opened = [tape.placeholder(shape, a.dtype) for shape, a in zip(shapes, _inputs(stage, frame), strict=True)]
+            outputs = _build(plan, stage, known, opened, results, empty_arrays=True)
+            self._report.traced()
+            return Recorded(opened, outputs, *outlined(results))
+
+        derived = lines.find(key) or lines.missed(key, record, stream.lock)
+        return self._derived(derived) if derived else None
+
+    def _derived(self, derived: Derived[Outline]) -> _Trace:
+        self._report.derived()
+        results = derived.fixed.filled(derived.numbers)
+        return _Trace(derived.tape, results, DirectTape(derived.tape, tuple(results.forms)))
+
     def _traced(
         self, plan: Plan, stage: _Stage, frame: Frame, inputs: Sequence[mx.Array], stream: PooledStream
     ) -> _Trace | Instead:
         """A new trace; not one where tracing fails and the same steps run eagerly."""
-        results, known = _Results(), _known(stage, frame)
+        results, known = Results(), _known(stage, frame)
         takes_empty = self._recorder.takes_empty(stream)
 
         def build(opened: list[mx.Array]) -> list[mx.Array]:
@@ -246,7 +262,7 @@ class CompiledEngine:
         return _Trace(replay, results, self._direct(plan, replay, inputs, results, stream))
 
     def _direct(
-        self, plan: Plan, replay: Replay, inputs: Sequence[mx.Array], results: _Results, stream: PooledStream
+        self, plan: Plan, replay: Replay, inputs: Sequence[mx.Array], results: Results, stream: PooledStream
     ) -> Direct | None:
         """How a trace that is a whole plan runs from host memory to host memory."""
         if not self._direct_inputs or len(results.forms) != len(plan.outputs):
@@ -289,6 +305,12 @@ def _key(stage: _Stage, frame: Frame, stream: PooledStream) -> Key | None:
     return tuple(parts), tuple(values)
 
 
+def _inputs(stage: _Stage, frame: Frame) -> list[mx.Array]:
+    """What a trace of a stage is replayed with."""
+    given = (read.slot for read in stage.reads if read.device)
+    return [frame.device(slot) for slot in given if frame.values[slot] is not None]
+
+
 def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:
     """The host forms (value, twin) of what a stage reads, for as long as its trace may be made anew."""
     known: dict[int, tuple[Slot, Slot]] = {}
@@ -308,12 +330,29 @@ def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:
     return known
 
 
+def _known_at(stage: _Stage, known: dict[int, tuple[Slot, Slot]], key: Key) -> dict[int, tuple[Slot, Slot]]:
+    """The same for another key of the line that theirs is on."""
+    parts, contents = key[0], iter(key[1])
+    made: dict[int, tuple[Slot, Slot]] = {}
+    for read, part in zip(stage.reads, parts[1:], strict=True):
+        if part is None:
+            continue
+        value, twin = known[read.slot]
+        if read.host:
+            host = value if twin is None else twin
+            host = np.frombuffer(next(contents), host.dtype).reshape(part[1])
+            made[read.slot] = (host, None) if twin is None else (None, host)
+        else:
+            made[read.slot] = (None if value is None else np.broadcast_to(np.zeros((), value.dtype), part[1]), None)
+    return made
+
+
 def _build(
     plan: Plan,
     stage: _Stage,
     known: dict[int, tuple[Slot, Slot]],
     opened: list[mx.Array],
-    results: _Results,
+    results: Results,
     *,
     empty_arrays: bool,
 ) -> list[mx.Array]:
@@ -340,7 +379,7 @@ def _build(
         frame.execute(Segment(steps=[step]))
         if not empty_arrays and _any_empty(frame.values[slot] for slot in step.outs if slot >= 0):
             raise _EmptyArrayError
-    done = _Results()
+    done = Results()
     made = []
     for slot in stage.writes:
         value = frame.values[slot]
@@ -372,7 +411,8 @@ def _stages(plan: Plan) -> list[_Stage]:
     for segment in plan.segments:
         runs = [(traced, list(steps)) for traced, steps in groupby(segment.steps, lambda step: step.traceable)]
         for i, (traced, steps) in enumerate(runs or [(False, [])]):
-            stages.append(_Stage(Segment(segment.sync if i == 0 else (), steps), traced))
+            even = traced and tape.supported() and all(step.even for step in steps)
+            stages.append(_Stage(Segment(segment.sync if i == 0 else (), steps), traced, even=even))
     constants = {slot for slot, value in enumerate(plan.values) if value is not None}
     later: set[int] = set()
     for stage in reversed(stages):

@@ -52,7 +52,8 @@ class Step:
 
     `host_dtypes` are what numpy results must have: numpy's own promotion may differ from ONNX's. `containers` are the
     outputs that may be a list or None. `traceable`: the call may be recorded and replayed, because it reads no data and
-    does the same every time. `bodies` are handed to the function as callables; what they capture are the args from
+    does the same every time. `even`: what it builds follows from what it builds for neighbouring lengths (lines.py), as
+    a user's handler need not. `bodies` are handed to the function as callables; what they capture are the args from
     `explicit` on. `title` names the node in messages; the node itself would keep its graph's edges in memory.
     """
 
@@ -64,6 +65,7 @@ class Step:
     host_dtypes: tuple[np.dtype[Any] | None, ...]
     containers: tuple[int, ...]
     traceable: bool
+    even: bool
     bodies: Mapping[str, Body]
     explicit: int
     frees: tuple[int, ...] = ()
@@ -202,6 +204,11 @@ class Plan:
     def is_trace(self) -> bool:
         """Whether it does the same every time, without evaluating anything."""
         return len(self.segments) == 1 and all(step.traceable for step in self.segments[0].steps)
+
+    @property
+    def even(self) -> bool:
+        """Whether all its steps are."""
+        return all(step.even for segment in self.segments for step in segment.steps)
 
     def frame(self, inputs: Sequence[Slot]) -> Frame:
         """A fresh frame with constants and inputs in place."""

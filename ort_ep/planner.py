@@ -275,6 +275,7 @@ class _Builder:
             self._alike(host_dtypes, host_dtypes),
             containers=tuple(i for i, value in enumerate(results) if value is not None and value.is_container),
             traceable=mode is _Mode.FOLD or _traceable(entry, bodies),
+            even=handler.is_builtin and all(body.plan.even for body in bodies.values()),
             bodies=bodies,
             explicit=len(node.inputs),
         )

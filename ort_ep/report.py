@@ -50,9 +50,11 @@ class ClusterReport:
 
 @dataclass(slots=True)
 class CompileReport:
-    """How often plans were traced, traces given up for newer ones, and why something runs uncompiled."""
+    """How often plans were traced, traces given up for newer ones, runs whose trace was derived from others, and why
+    something runs uncompiled."""
 
     traces: int = 0
+    derivations: int = 0
     evictions: int = 0
     uncompiled: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -60,6 +62,10 @@ class CompileReport:
     def traced(self) -> None:
         with self._lock:
             self.traces += 1
+
+    def derived(self) -> None:
+        with self._lock:
+            self.derivations += 1
 
     def evicted(self, traces: int) -> None:
         with self._lock:
@@ -74,7 +80,7 @@ class CompileReport:
             return new
 
     def __str__(self) -> str:
-        return f"{self.traces} traces, {self.evictions} evicted"
+        return f"{self.traces} traces, {self.evictions} evicted, {self.derivations} derived"
 
 
 @dataclass(slots=True)

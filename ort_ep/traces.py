@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 # Traces that differ only in values read on the host: one for each way that a branch, a trip count or a shape may go.
 MOST_VALUES: Final = 16
@@ -16,8 +16,9 @@ MAX_KEY_BYTES: Final = 16384
 CREDIT: Final = 4
 
 T = TypeVar("T")
-Key = tuple[Hashable, Hashable]
-"""Stream, shapes and dtypes; values that handlers read on the host."""
+Key = tuple[tuple[Any, ...], tuple[bytes, ...]]
+"""The stream, then dtype and shape of each value, or None where it is absent; contents of what handlers read on the
+host, whose dtypes are numpy's characters."""
 
 
 class Instead(Enum):

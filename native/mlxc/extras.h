@@ -96,6 +96,37 @@ MLXC_API int mlxc_py_tape_count(size_t* res, mlxc_py_tape tape, const char* prim
 
 MLXC_API int mlxc_py_tape_free(mlxc_py_tape tape);
 
+/* Tapes for the sizes along a line, on which shapes grow by the same amount with each step (tape_line.hpp). */
+typedef struct mlxc_py_tape_line_ {
+  void* ctx;
+} mlxc_py_tape_line;
+
+/* From two recordings of a graph, at the first step and the next. An error, which says what does not grow evenly, where
+ * that is so. */
+MLXC_API int mlxc_py_tape_line_new(
+    mlxc_py_tape_line* res,
+    const mlx_array* inputs,
+    const mlx_array* next_inputs,
+    size_t n_inputs,
+    const mlx_array* outputs,
+    const mlx_array* next_outputs,
+    size_t n_outputs);
+
+/* An error where a recording so many steps from the first is not what the line says. */
+MLXC_API int mlxc_py_tape_line_check(
+    mlxc_py_tape_line line,
+    int64_t steps,
+    const mlx_array* inputs,
+    size_t n_inputs,
+    const mlx_array* outputs,
+    size_t n_outputs);
+
+/* The tape at a step between those that were checked; an empty handle where it has to be recorded, because a size that
+ * grows equals another one there. */
+MLXC_API int mlxc_py_tape_line_at(mlxc_py_tape* res, mlxc_py_tape_line line, int64_t steps);
+
+MLXC_API int mlxc_py_tape_line_free(mlxc_py_tape_line line);
+
 /* Vectorised functions of one array on a stream of the CPU, where MLX's own are 10 to 40 times slower than numpy's:
  * float32, float16, bfloat16 (computed in float32). No gradients, no vmap, no export. */
 typedef enum mlxc_py_unary_ {

@@ -161,6 +161,14 @@ mx::array placeholder(mx::Shape shape, mx::Dtype dtype) {
   return mx::array(std::move(shape), dtype, nullptr, {});
 }
 
+Arrays c_arrays(const mlx_array* handles, size_t n) {
+  if (!handles && n) bad_argument("NULL arrays");
+  Arrays arrays;
+  arrays.reserve(n);
+  for (size_t i = 0; i < n; ++i) arrays.push_back(c_peek(handles[i]));
+  return arrays;
+}
+
 Recording recorded(
     const Arrays& inputs,
     const Arrays& outputs,
@@ -353,21 +361,13 @@ const Tape& tape_of(mlxc_py_tape tape) {
   return *static_cast<const Tape*>(tape.ctx);
 }
 
-Arrays arrays_of(const mlx_array* handles, size_t n) {
-  if (!handles && n) bad_argument("NULL arrays");
-  Arrays arrays;
-  arrays.reserve(n);
-  for (size_t i = 0; i < n; ++i) arrays.push_back(c_peek(handles[i]));
-  return arrays;
-}
-
 mlx_array new_placeholder(const int* dims, int dim, mlx_dtype type) {
   return make<mlx_array>(placeholder(c_dims(dims, dim), c_dtype(type)));
 }
 
 void apply(mlx_array* res, size_t n_res, int64_t* spent, const Tape& tape, const mlx_array* inputs, size_t n) {
   if (!spent) bad_argument("NULL");
-  auto results = tape.apply(arrays_of(inputs, n), *spent);
+  auto results = tape.apply(c_arrays(inputs, n), *spent);
   if (!res || results.size() != n_res) bad_argument("another number of outputs than the tape was recorded with");
   for (size_t i = 0; i < n_res; ++i) res[i] = make<mlx_array>(std::move(results[i]));
 }
@@ -393,7 +393,7 @@ mlx_array mlxc_py_array_new_placeholder(const int* shape, int dim, mlx_dtype dty
 
 int mlxc_py_tape_new(
     mlxc_py_tape* res, const mlx_array* inputs, size_t n_inputs, const mlx_array* outputs, size_t n_outputs)
-    MLXC_TRY(res->ctx = new Tape(arrays_of(inputs, n_inputs), arrays_of(outputs, n_outputs));)
+    MLXC_TRY(res->ctx = new Tape(c_arrays(inputs, n_inputs), c_arrays(outputs, n_outputs));)
 
 int mlxc_py_tape_apply(
     mlx_array* res, size_t n_res, int64_t* spent, mlxc_py_tape tape, const mlx_array* inputs, size_t n_inputs)

@@ -88,4 +88,6 @@ class Tape {
 // An array with a shape and a type, and nothing else: evaluating it is an error.
 mx::array placeholder(mx::Shape shape, mx::Dtype dtype);
 
+Arrays c_arrays(const mlx_array* handles, size_t n);
+
 } // namespace mlxc

@@ -1,0 +1,478 @@
+#include "tape_line.hpp"
+
+#include <cmath>
+#include <set>
+#include <typeinfo>
+
+#include "extras.h"
+#include "fuse.hpp"
+#include "layout.hpp"
+#include "mlx/primitives.h"
+
+using namespace mlxc;
+
+namespace mlxc {
+
+namespace {
+
+using Numbers = std::vector<double>;
+
+// Doubles are exact up to here.
+constexpr double most = double(int64_t(1) << 53);
+
+[[noreturn]] void uneven(const std::string& what) { bad_argument((what + " does not grow evenly").c_str()); }
+
+void require(bool holds, const std::string& what) {
+  if (!holds) uneven(what);
+}
+
+template <class... Parts>
+Numbers numbers(const Parts&... parts) {
+  Numbers all;
+  (all.insert(all.end(), parts.begin(), parts.end()), ...);
+  return all;
+}
+
+// The n-th of parts of one length.
+template <class Sequence = mx::Shape>
+Sequence part(const Numbers& all, size_t parts = 1, size_t n = 0) {
+  const size_t length = all.size() / parts;
+  Sequence made;
+  for (size_t i = n * length; i < (n + 1) * length; ++i) made.push_back(typename Sequence::value_type(all[i]));
+  return made;
+}
+
+Growing growing(const Numbers& start, const Numbers& next, const std::string& what) {
+  require(start.size() == next.size(), what);
+  Growing made{start, {}};
+  // infinities stay what they are
+  for (size_t i = 0; i < start.size(); ++i) made.slope.push_back(start[i] == next[i] ? 0 : next[i] - start[i]);
+  return made;
+}
+
+// ---- primitives that hold sizes
+// Their numbers one after the other, and how MLX makes one anew, as an operation on arrays without data.
+struct Sized {
+  Numbers (*read)(const mx::Primitive&);
+  mx::array (*make)(const Arrays& inputs, const Numbers& all, mx::Primitive& like);
+};
+
+template <class P>
+auto state_of(const mx::Primitive& p) {
+  return static_cast<const P&>(p).state();
+}
+
+const std::unordered_map<std::string, Sized> sized{
+    {"Reshape",
+     {[](const mx::Primitive& p) { return numbers(state_of<mx::Reshape>(p)); },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) { return mx::reshape(in[0], part(all), p.stream()); }}},
+    {"Broadcast",
+     {[](const mx::Primitive& p) { return numbers(state_of<mx::Broadcast>(p)); },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
+        return mx::broadcast_to(in[0], part(all), p.stream());
+      }}},
+    {"Unflatten",
+     {[](const mx::Primitive& p) { return numbers(state_of<mx::Unflatten>(p).second); },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
+        return mx::unflatten(in[0], state_of<mx::Unflatten>(p).first, part(all), p.stream());
+      }}},
+    {"Slice",
+     {[](const mx::Primitive& p) {
+        const auto [start, end, step] = state_of<mx::Slice>(p);
+        return numbers(start, end, step);
+      },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
+        return mx::slice(in[0], part(all, 3, 0), part(all, 3, 1), part(all, 3, 2), p.stream());
+      }}},
+    {"SliceUpdate",
+     {[](const mx::Primitive& p) {
+        const auto [kind, start, end, step] = state_of<mx::SliceUpdate>(p);
+        return numbers(start, end, step);
+      },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
+        return mx::slice_update(in[0], in[1], part(all, 3, 0), part(all, 3, 1), part(all, 3, 2), p.stream());
+      }}},
+    {"Pad",
+     {[](const mx::Primitive& p) {
+        const auto [axes, low, high] = state_of<mx::Pad>(p);
+        return numbers(axes, low, high);
+      },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
+        return mx::pad(
+            in[0], part<Ints>(all, 3, 0), part(all, 3, 1), part(all, 3, 2), in[1], "constant", p.stream());
+      }}},
+    {"Split",
+     {[](const mx::Primitive& p) { return numbers(state_of<mx::Split>(p).first); },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
+        return mx::split(in[0], part(all), state_of<mx::Split>(p).second, p.stream())[0];
+      }}},
+    {"Gather",
+     {[](const mx::Primitive& p) { return numbers(state_of<mx::Gather>(p).second); },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
+        return mx::gather(
+            in[0], Arrays(in.begin() + 1, in.end()), state_of<mx::Gather>(p).first, part(all), p.stream());
+      }}},
+    {"Arange",
+     {[](const mx::Primitive& p) {
+        const auto [start, stop, step] = state_of<mx::Arange>(p);
+        return Numbers{start, stop, step};
+      },
+      [](const Arrays&, const Numbers& all, mx::Primitive& p) {
+        return mx::arange(all[0], all[1], all[2], mx::float32, p.stream());
+      }}},
+};
+
+bool equivalent(const mx::Primitive& a, const mx::Primitive& b) {
+  return &a == &b || (typeid(a) == typeid(b) && a.is_equivalent(b));
+}
+
+// ---- constants
+template <class Function>
+auto with_type(mx::Dtype dtype, Function f) {
+  switch (dtype) {
+    case mx::bool_: return f(bool());
+    case mx::uint8: return f(uint8_t());
+    case mx::int8: return f(int8_t());
+    case mx::int32: return f(int32_t());
+    case mx::uint32: return f(uint32_t());
+    case mx::int64: return f(int64_t());
+    case mx::float16: return f(mx::float16_t());
+    case mx::bfloat16: return f(mx::bfloat16_t());
+    case mx::float32: return f(float());
+    case mx::float64: return f(double());
+    default: uneven("a constant of a rare type");
+  }
+}
+
+bool same_bytes(const mx::array& a, const mx::array& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype() || !a.flags().row_contiguous || !b.flags().row_contiguous)
+    return false;
+  return !a.size() || !std::memcmp(a.data<char>(), b.data<char>(), a.nbytes());
+}
+
+// The first element and the difference along each axis.
+Numbers form_of(const mx::array& a) {
+  require(a.size() && a.flags().row_contiguous, "a constant");
+  return with_type(a.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const T* data = a.data<T>();
+    Numbers form{double(data[0])};
+    for (int axis = 0; axis < int(a.ndim()); ++axis) {
+      const double next = a.shape(axis) > 1 ? double(data[a.strides()[axis]]) : form[0];
+      form.push_back(next == form[0] ? 0 : next - form[0]);
+    }
+    return form;
+  });
+}
+
+// ---- graphs
+std::vector<Sighting> sightings(const Arrays& inputs, const Arrays& order) {
+  std::unordered_map<std::uintptr_t, int> places, given;
+  for (size_t i = 0; i < inputs.size(); ++i) given.emplace(inputs[i].id(), int(i));
+  std::vector<Sighting> seen;
+  for (const auto& a : order) {
+    Sighting found{a.id(), nullptr, 0, {}, a.shape(), a.dtype(), -1, {}};
+    if (const auto at = given.find(a.id()); at != given.end()) {
+      found.given = at->second;
+    } else if (a.has_primitive()) {
+      found.primitive = a.primitive_ptr();
+      found.sibling = int(a.sibling_position());
+      for (const auto& input : a.inputs()) found.inputs.push_back(places.at(input.id()));
+    } else {
+      found.value = a;
+    }
+    places.emplace(a.id(), int(seen.size()));
+    seen.push_back(std::move(found));
+  }
+  return seen;
+}
+
+std::string title(const Sighting& s) {
+  return s.given >= 0 ? "input " + std::to_string(s.given) : s.primitive ? s.primitive->name() : "a constant";
+}
+
+// Whether two graphs are of the same operations, sizes apart.
+void require_alike(const std::vector<Sighting>& a, const std::vector<Sighting>& b) {
+  require(a.size() == b.size(), "the number of operations");
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto &x = a[i], &y = b[i];
+    const bool same_kind = x.primitive && y.primitive
+        ? typeid(*x.primitive) == typeid(*y.primitive) && x.primitive->stream() == y.primitive->stream()
+        : !x.primitive && !y.primitive;
+    require(
+        same_kind && x.given == y.given && x.sibling == y.sibling && x.inputs == y.inputs && x.dtype == y.dtype &&
+            x.shape.size() == y.shape.size(),
+        "what " + title(x) + " is computed from");
+  }
+}
+
+// Whether an array is the same in both graphs, what it is computed from apart.
+bool unchanged(const Sighting& a, const Sighting& b) {
+  if (a.shape != b.shape) return false;
+  if (a.id == b.id || a.given >= 0) return true;
+  return a.primitive ? equivalent(*a.primitive, *b.primitive) : same_bytes(*a.value, *b.value);
+}
+
+Numbers shapes_of(const TapeNode& node) {
+  Numbers all;
+  for (const auto& shape : node.shapes) all.insert(all.end(), shape.begin(), shape.end());
+  return all;
+}
+
+// Steps at which two different sizes are equal.
+std::unordered_set<int64_t> meetings(const std::vector<Sighting>& seen, const std::vector<Sighting>& next) {
+  std::set<std::pair<int64_t, int64_t>> sizes;
+  for (size_t i = 0; i < seen.size(); ++i)
+    for (size_t axis = 0; axis < seen[i].shape.size(); ++axis)
+      sizes.emplace(seen[i].shape[axis], int64_t(next[i].shape[axis]) - seen[i].shape[axis]);
+  std::unordered_set<int64_t> steps;
+  for (const auto& [start, slope] : sizes)
+    for (const auto& [other_start, other_slope] : sizes) {
+      const int64_t apart = other_start - start, closing = slope - other_slope;
+      if (closing && apart % closing == 0) steps.insert(apart / closing);
+    }
+  return steps;
+}
+
+// A size of 0 or 1 is read differently: it has nothing, or is broadcast.
+void require_plain(const Growing& shape, const Numbers& sizes, const std::string& what) {
+  for (size_t i = 0; i < sizes.size(); ++i) require(!shape.slope[i] || sizes[i] >= 2, "from 1, " + what);
+}
+
+} // namespace
+
+Numbers Growing::at(int64_t steps) const {
+  Numbers made(start);
+  for (size_t i = 0; i < made.size(); ++i)
+    if (slope[i]) made[i] += slope[i] * double(steps);
+  return made;
+}
+
+mx::array Ramp::at(int64_t steps) const {
+  const auto sizes = part(shape.at(steps));
+  const auto numbers = form.at(steps);
+  return with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    std::vector<int> place(sizes.size(), 0);
+    Arrays made; // an array has no default
+    const size_t count = std::accumulate(sizes.begin(), sizes.end(), size_t(1), std::multiplies<>());
+    auto data = std::make_unique<T[]>(count);
+    for (size_t i = 0; i < count; ++i) {
+      double value = numbers[0];
+      for (size_t axis = 0; axis < sizes.size(); ++axis)
+        if (numbers[axis + 1]) value += numbers[axis + 1] * place[axis];
+      data[i] = T(value);
+      for (int axis = int(sizes.size()) - 1; axis >= 0 && ++place[axis] == sizes[axis]; --axis) place[axis] = 0;
+    }
+    return mx::array(data.get(), sizes, dtype);
+  });
+}
+
+TapeLine::TapeLine(
+    const Arrays& inputs, const Arrays& given_outputs, const Arrays& next_inputs, const Arrays& next_given_outputs) {
+  const auto outputs = laid_out(given_outputs), next_outputs = laid_out(next_given_outputs);
+  const auto order = in_order(outputs), next_order = in_order(next_outputs);
+  seen_ = sightings(inputs, order);
+  const auto next = sightings(next_inputs, next_order);
+  require_alike(seen_, next);
+  auto opened = inputs;
+  std::unordered_set<std::uintptr_t> varying;
+  for (size_t place = 0; place < seen_.size(); ++place) {
+    const auto& s = seen_[place];
+    const bool below = std::any_of(s.inputs.begin(), s.inputs.end(), [&](int input) { return varies_[input]; });
+    varies_.push_back(below || !unchanged(s, next[place]));
+    if (!varies_.back()) continue;
+    varying.insert(s.id);
+    if (!s.value) continue;
+    // for floats whose slope has a fraction, what is rounded where is unknown
+    Ramp ramp{
+        s.dtype,
+        growing(numbers(s.shape), numbers(next[place].shape), "a constant"),
+        growing(form_of(*s.value), form_of(*next[place].value), "a constant")};
+    for (double slope : ramp.form.slope) require(slope == std::floor(slope) && std::abs(slope) < most, "a constant");
+    ramps_.emplace_back(place, std::move(ramp));
+    opened.push_back(order[place]);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    inputs_.push_back(growing(numbers(inputs[i].shape()), numbers(next_inputs.at(i).shape()), "an input"));
+    dtypes_.push_back(inputs[i].dtype());
+  }
+  meetings_ = meetings(seen_, next);
+  recording_ = recorded(opened, outputs, order, varying);
+  outputs_ = recording_.outputs;
+  for (auto& node : fused(recording_.nodes, shapes_of_inputs(0), recording_.constants->values, outputs_))
+    nodes_.push_back(std::make_shared<TapeNode>(std::move(node)));
+  results_.resize(opened.size());
+  for (size_t node = 0; node < nodes_.size(); ++node)
+    for (size_t k = 0; k < nodes_[node]->shapes.size(); ++k) results_.emplace_back(node, k);
+  auto last = recording_.outputs;
+  const auto next_nodes = fused(nodes_from(next_order), shapes_of_inputs(1), recording_.constants->values, last);
+  require(next_nodes.size() == nodes_.size(), "what is joined");
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const auto& p = nodes_[i]->primitive;
+    const auto& q = next_nodes[i].primitive;
+    const bool same = equivalent(*p, *q);
+    const auto shapes = shapes_of(*nodes_[i]), next_shapes = shapes_of(next_nodes[i]);
+    const auto found = sized.find(p->name());
+    if (same && shapes == next_shapes) {
+      growths_.emplace_back();
+      continue;
+    }
+    require(same || (typeid(*p) == typeid(*q) && found != sized.end()), std::string("what ") + p->name() + " does");
+    growths_.push_back(Growth{
+        growing(shapes, next_shapes, p->name()),
+        same ? Growing{} : growing(found->second.read(*p), found->second.read(*q), p->name())});
+  }
+  for (const auto& input : inputs_) require_plain(input, input.start, "an input");
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (growths_[i]) require_plain(growths_[i]->shapes, growths_[i]->shapes.start, nodes_[i]->primitive->name());
+  check(1, next_inputs, next, next_order);
+}
+
+std::vector<mx::Shape> TapeLine::shapes_of_inputs(int64_t steps) const {
+  std::vector<mx::Shape> shapes;
+  for (const auto& input : inputs_) shapes.push_back(part(input.at(steps)));
+  for (const auto& [place, ramp] : ramps_) shapes.push_back(part(ramp.shape.at(steps)));
+  return shapes;
+}
+
+// The nodes of another recording, which was found to be alike.
+std::vector<TapeNode> TapeLine::nodes_from(const Arrays& order) const {
+  auto nodes = recording_.nodes;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto& a = order[recording_.places[i]];
+    nodes[i].primitive = a.primitive_ptr();
+    nodes[i].shapes.clear();
+    for (const auto& output : a.outputs()) nodes[i].shapes.push_back(output.shape());
+  }
+  return nodes;
+}
+
+void TapeLine::check(int64_t steps, const Arrays& inputs, const Arrays& outputs) const {
+  const auto order = in_order(laid_out(outputs));
+  check(steps, inputs, sightings(inputs, order), order);
+}
+
+void TapeLine::check(
+    int64_t steps, const Arrays& inputs, const std::vector<Sighting>& seen, const Arrays& order) const {
+  require(inputs.size() == inputs_.size(), "the number of inputs");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto shape = numbers(inputs[i].shape());
+    require(shape == inputs_[i].at(steps) && inputs[i].dtype() == dtypes_[i], "an input");
+    require_plain(inputs_[i], shape, "an input");
+  }
+  require_alike(seen_, seen);
+  for (size_t place = 0; place < seen.size(); ++place)
+    require(varies_[place] || unchanged(seen_[place], seen[place]), title(seen[place]));
+  for (const auto& [place, ramp] : ramps_) require(same_bytes(ramp.at(steps), *seen[place].value), "a constant");
+  auto outputs = recording_.outputs;
+  const auto found = fused(nodes_from(order), shapes_of_inputs(steps), recording_.constants->values, outputs);
+  require(outputs == outputs_ && found.size() == nodes_.size(), "what is joined");
+  for (size_t i = 0; i < found.size(); ++i) {
+    const std::string name = found[i].primitive->name();
+    const auto expected = growths_[i] ? grown(i, steps) : *nodes_[i];
+    require(
+        expected.shapes == found[i].shapes && expected.dtypes == found[i].dtypes && expected.inputs == found[i].inputs &&
+            equivalent(*expected.primitive, *found[i].primitive) &&
+            expected.primitive->stream() == found[i].primitive->stream(),
+        name);
+    if (growths_[i]) require_plain(growths_[i]->shapes, shapes_of(found[i]), name);
+  }
+}
+
+mx::Shape TapeLine::shape_of(int slot, int64_t steps) const {
+  if (slot < 0) return recording_.constants->values[-1 - slot].shape();
+  if (size_t(slot) < inputs_.size()) return part(inputs_[slot].at(steps));
+  if (size_t(slot) < inputs_.size() + ramps_.size())
+    return part(ramps_[slot - inputs_.size()].second.shape.at(steps));
+  const auto [node, number] = results_[slot];
+  const auto& given = nodes_[node]->shapes;
+  if (!growths_[node]) return given[number];
+  size_t first = 0;
+  for (size_t k = 0; k < number; ++k) first += given[k].size();
+  const auto all = growths_[node]->shapes.at(steps);
+  return mx::Shape(all.begin() + first, all.begin() + first + given[number].size());
+}
+
+TapeNode TapeLine::grown(size_t i, int64_t steps) const {
+  TapeNode node = *nodes_[i];
+  const auto& growth = *growths_[i];
+  const auto sizes = growth.shapes.at(steps);
+  auto size = sizes.begin();
+  for (auto& shape : node.shapes)
+    for (auto& length : shape) length = mx::ShapeElem(*size++);
+  if (growth.numbers.start.empty()) return node;
+  const auto& kind = sized.at(node.primitive->name());
+  Arrays inputs;
+  for (int slot : node.inputs) {
+    const auto dtype = slot < 0 ? recording_.constants->values[-1 - slot].dtype()
+        : size_t(slot) < inputs_.size() ? dtypes_[slot]
+        : size_t(slot) < inputs_.size() + ramps_.size()
+        ? ramps_[slot - inputs_.size()].second.dtype
+        : nodes_[results_[slot].first]->dtypes[results_[slot].second];
+    inputs.push_back(placeholder(shape_of(slot, steps), dtype));
+  }
+  const auto all = growth.numbers.at(steps);
+  const auto made = kind.make(inputs, all, *node.primitive);
+  require(
+      made.has_primitive() && made.inputs().size() == inputs.size() && made.shape() == node.shapes[0] &&
+          typeid(made.primitive()) == typeid(*node.primitive) && kind.read(made.primitive()) == all,
+      node.primitive->name());
+  node.primitive = made.primitive_ptr();
+  return node;
+}
+
+std::unique_ptr<Tape> TapeLine::at(int64_t steps) const {
+  if (meetings_.count(steps)) return nullptr;
+  std::vector<Tape::Form> inputs;
+  for (size_t i = 0; i < inputs_.size(); ++i) inputs.emplace_back(part(inputs_[i].at(steps)), dtypes_[i]);
+  Arrays further;
+  for (const auto& [place, ramp] : ramps_) further.push_back(ramp.at(steps));
+  auto nodes = nodes_;
+  for (size_t i = 0; i < nodes.size(); ++i)
+    if (growths_[i]) nodes[i] = std::make_shared<TapeNode>(grown(i, steps));
+  return std::make_unique<Tape>(std::move(inputs), std::move(further), recording_.constants, std::move(nodes), outputs_);
+}
+
+} // namespace mlxc
+
+namespace {
+
+const TapeLine& line_of(mlxc_py_tape_line line) {
+  if (!line.ctx) empty_handle("mlxc_py_tape_line");
+  return *static_cast<const TapeLine*>(line.ctx);
+}
+
+} // namespace
+
+extern "C" {
+
+int mlxc_py_tape_line_new(
+    mlxc_py_tape_line* res,
+    const mlx_array* inputs,
+    const mlx_array* next_inputs,
+    size_t n_inputs,
+    const mlx_array* outputs,
+    const mlx_array* next_outputs,
+    size_t n_outputs)
+    MLXC_TRY(res->ctx = new TapeLine(
+                 c_arrays(inputs, n_inputs),
+                 c_arrays(outputs, n_outputs),
+                 c_arrays(next_inputs, n_inputs),
+                 c_arrays(next_outputs, n_outputs));)
+
+int mlxc_py_tape_line_check(
+    mlxc_py_tape_line line,
+    int64_t steps,
+    const mlx_array* inputs,
+    size_t n_inputs,
+    const mlx_array* outputs,
+    size_t n_outputs)
+    MLXC_TRY(line_of(line).check(steps, c_arrays(inputs, n_inputs), c_arrays(outputs, n_outputs));)
+
+int mlxc_py_tape_line_at(mlxc_py_tape* res, mlxc_py_tape_line line, int64_t steps)
+    MLXC_TRY(res->ctx = line_of(line).at(steps).release();)
+
+int mlxc_py_tape_line_free(mlxc_py_tape_line line) MLXC_TRY(delete static_cast<const TapeLine*>(line.ctx);)
+
+} // extern "C"
