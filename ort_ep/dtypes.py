@@ -50,6 +50,7 @@ def _rows() -> list[ElemType]:
 ELEM_TYPES: Final[dict[int, ElemType]] = {row.code: row for row in _rows()}
 OF_MLX: Final = frozenset(row.code for row in ELEM_TYPES.values() if row.mlx)
 NARROW: Final = frozenset(row.name for row in ELEM_TYPES.values() if row.numpy and not row.mlx and row.bits <= 8)
+NARROW_CODES: Final = frozenset(row.code for row in ELEM_TYPES.values() if row.name in NARROW)
 BY_NAME: Final[dict[str, ElemType]] = {row.name: row for row in ELEM_TYPES.values()}
 BY_NUMPY: Final[dict[np.dtype[Any], ElemType]] = {row.numpy: row for row in ELEM_TYPES.values() if row.numpy}
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -22,9 +22,9 @@ import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.capability import Translation
 from ort_ep.constants import Prepared, Recipe, constant, derived, host_constant, kept, prepared, shared
-from ort_ep.graph import Flags, Graph, Value
+from ort_ep.graph import Flags, Graph, Node, Value
 from ort_ep.plan import Body, Frame, Plan, Port, Segment, Slot, Step, Want
-from ort_ep.registry import BOOL, INTS, Preparation
+from ort_ep.registry import BOOL, INTS, Handler, Preparation
 from ort_ep.shared_initializers import SharedInitializer
 from ort_ep.streams import evaluate
 
@@ -45,6 +45,7 @@ class Known(IntEnum):
 
 
 _NO_BODIES: Final[Mapping[str, Body]] = {}
+_NO_KEYWORDS: Final[Mapping[str, Any]] = {}
 
 _T = TypeVar("_T")
 _Args = tuple[tuple[int, Want] | None, ...]
@@ -83,6 +84,23 @@ class _Prepared:
     slots: tuple[int | None, ...]
 
 
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A translation, with the slots of its inputs and outputs (None for an absent one) and the way it runs.
+
+    `ready`: positions of inputs that are prepared while the plan is built, with the slots of the results.
+    """
+
+    node: Node
+    handler: Handler
+    ins: tuple[int | None, ...]
+    outs: tuple[int | None, ...]
+    bodies: Mapping[str, Body]
+    mode: _Mode = _Mode.DEVICE
+    args: _Args = ()
+    ready: Mapping[int, int] = field(default_factory=dict)
+
+
 class _Builder:
     def __init__(
         self,
@@ -96,14 +114,15 @@ class _Builder:
         self.scope = scope
         self.inputs = [*(value for value in graph.inputs if not value.constant), *captured]
         self.host_results = host_results
-        self.bodies: dict[int, dict[str, Body]] = {}
-        self.calls = _live(graph, calls)
+        self.translations = _live(graph, calls)
+        self.calls: list[_Call] = []
         self.slots: dict[int, int] = {}
         self.values: list[Value] = []
+        self.given: list[
+            tuple[int, Want]
+        ] = []  # the form in which a call takes a slot that it does not ask for on the host
         self.known: dict[int, Known] = {}
         self.demanded: set[int] = set()  # slots that some call needs on the host
-        self.modes: list[_Mode] = []
-        self.args: list[_Args] = []
         self.weights: dict[int, SharedInitializer] = {}
         self.prepared: dict[Hashable, _Prepared] = {}
         self.kept: list[Prepared] = []
@@ -115,12 +134,12 @@ class _Builder:
         ports = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.inputs]
         outputs = [Port(self.slot(value), value.name, value.elem_type or 0) for value in self.graph.outputs]
         self.demanded.update(outputs[index].slot for index in self.host_results)
-        self._levels()
+        self._number()
         self._modes()
         codes = {
             slot: dtypes.ELEM_TYPES[value.elem_type]
             for slot, value in enumerate(self.values)
-            if value.dtype in dtypes.NARROW and value.elem_type is not None
+            if value.elem_type in dtypes.NARROW_CODES
         }
         frame = Frame([], {}, codes)
         self._prepare(frame)
@@ -152,35 +171,46 @@ class _Builder:
         if slot is None:
             slot = self.slots[id(value)] = len(self.values)
             self.values.append(value)
+            self.given.append((slot, _free_want(value)))
             if value.constant:
                 self.known[slot] = Known.CONSTANT
         return slot
 
-    def _levels(self) -> None:
-        """From when on each value can be known on the host, in one pass forward."""
-        for entry in self.calls:
-            handler = entry.handler
-            slots = [self.slot(value) for value in entry.node.inputs if value is not None]
-            levels = [self.known.get(slot) for slot in slots]
-            level: Known | None = None
-            if entry.bodies:
-                self._nested(entry)
-            elif slots and handler.pure and levels.count(Known.CONSTANT) == len(levels):
-                level = Known.CONSTANT
-            elif handler.host_result:
-                level = Known.SHAPE
-            elif slots and None not in levels and (handler.fold or handler.host_step):
-                level = max(found for found in levels if found is not None)
-                if level is Known.INPUT and (handler.host_step or not all(map(_like_a_shape, entry.node.inputs))):
-                    level = None
-            for value in entry.node.outputs:
-                if value is not None and level is not None:
-                    self.known[self.slot(value)] = level
+    def _slots(self, values: Iterable[Value | None]) -> tuple[int | None, ...]:
+        return tuple([None if value is None else self.slot(value) for value in values])
 
-    def _nested(self, entry: Translation) -> None:
+    def _number(self) -> None:
+        """The calls, and from when on each value can be known on the host, in one pass forward."""
+        for entry in self.translations:
+            node = entry.node
+            bodies = self._nested(entry) if entry.bodies else _NO_BODIES
+            call = _Call(node, entry.handler, self._slots(node.inputs), self._slots(node.outputs), bodies)
+            self.calls.append(call)
+            level = self._level(call)
+            if level is not None:
+                self.known.update((slot, level) for slot in call.outs if slot is not None)
+
+    def _level(self, call: _Call) -> Known | None:
+        if call.bodies:
+            return None
+        handler = call.handler
+        levels = [self.known.get(slot) for slot in call.ins if slot is not None]
+        if levels and handler.pure and levels.count(Known.CONSTANT) == len(levels):
+            return Known.CONSTANT
+        if handler.host_result:
+            return Known.SHAPE
+        known = [level for level in levels if level is not None]
+        if not known or len(known) < len(levels) or not (handler.fold or handler.host_step):
+            return None
+        level = max(known)
+        if level is Known.INPUT and (handler.host_step or not all(map(_like_a_shape, call.node.inputs))):
+            return None
+        return level
+
+    def _nested(self, entry: Translation) -> dict[str, Body]:
         """Plans of the bodies of one call."""
         places = {name: position for position, name in enumerate(entry.node.captured)}
-        bodies = self.bodies[id(entry)] = {}
+        bodies = {}
         constants = ((name, value) for name, value in entry.node.captured.items() if value.constant)
         scope = {name: self._owner(value) for name, value in constants}
         for name, calls in entry.bodies.items():
@@ -194,51 +224,49 @@ class _Builder:
                 outputs=tuple(graph.outputs),
                 host_results=host_results,
             )
+        return bodies
 
     def _modes(self) -> None:
         """How each call runs, in one pass backward: what is needed on the host is computed there where it can be."""
-        modes: list[_Mode] = []
-        args: list[_Args] = []
-        for entry in reversed(self.calls):
-            handler, node = entry.handler, entry.node
-            outs = [self.slot(value) for value in node.outputs if value is not None]
-            mode = _Mode.DEVICE
-            if self.known.get(outs[0]) is Known.CONSTANT:
-                mode = _Mode.CONSTANT
-            elif handler.host_result:
-                mode = _Mode.DEVICE
-            elif self.known.get(outs[0]) is not None:
-                small = all((value.rank or 0) <= 1 and value.shape is not None for value in node.outputs if value)
-                from_shapes = self.known[outs[0]] is Known.SHAPE
-                if self.demanded.intersection(outs) or (from_shapes and (small or handler.host_step)):
-                    mode = _Mode.FOLD
-            modes.append(mode)
-            args.append(self._wants(entry, mode))
-            if mode is not _Mode.CONSTANT:
-                self.demanded.update(arg[0] for arg in args[-1] if arg and arg[1] is Want.HOST)
-        self.modes, self.args = modes[::-1], args[::-1]
+        for call in reversed(self.calls):
+            call.mode = self._mode(call)
+            call.args = self._args(call, call.mode)
+            if call.mode is not _Mode.CONSTANT:
+                self.demanded.update(_on_host(call.args))
 
-    def _wants(self, entry: Translation, mode: _Mode) -> _Args:
-        return tuple(
-            None if value is None else self._want(entry, mode, index, value)
-            for index, value in enumerate(entry.node.inputs)
-        ) + self._captures(entry)
+    def _mode(self, call: _Call) -> _Mode:
+        outs = [slot for slot in call.outs if slot is not None]
+        level = self.known.get(outs[0])
+        if level is Known.CONSTANT:
+            return _Mode.CONSTANT
+        if level is None or call.handler.host_result:
+            return _Mode.DEVICE
+        small = all((value.rank or 0) <= 1 and value.shape is not None for value in call.node.outputs if value)
+        from_shapes = level is Known.SHAPE and (small or call.handler.host_step)
+        return _Mode.FOLD if from_shapes or self.demanded.intersection(outs) else _Mode.DEVICE
 
-    def _want(self, entry: Translation, mode: _Mode, index: int, value: Value) -> tuple[int, Want] | None:
-        handler = entry.handler
+    def _args(self, call: _Call, mode: _Mode) -> _Args:
+        if mode is not _Mode.FOLD and call.handler.takes_anything:
+            args: _Args = tuple([None if slot is None else self.given[slot] for slot in call.ins])
+        else:
+            wants = (None if slot is None else self._want(call, mode, i, slot) for i, slot in enumerate(call.ins))
+            args = tuple(wants)
+        return args + self._captures(call) if call.node.captured else args
+
+    def _want(self, call: _Call, mode: _Mode, index: int, slot: int) -> tuple[int, Want] | None:
+        handler = call.handler
         if mode is _Mode.FOLD or handler.wants_host(index):
-            return self.slot(value), Want.HOST
-        if mode is _Mode.DEVICE and handler.prepare and (ready := self._ready(entry, index)) is not None:
-            return (ready, Want.EITHER) if _is_first(entry, index) else None
-        return self.slot(value), Want.EITHER if handler.host_result else _free_want(value)
+            return slot, Want.HOST
+        if mode is _Mode.DEVICE and handler.prepare and (ready := self._ready(call, index)) is not None:
+            call.ready = {**call.ready, index: ready}
+            return (ready, Want.EITHER) if _is_first(call, index) else None
+        return (slot, Want.EITHER) if handler.host_result else self.given[slot]
 
-    def _captures(self, entry: Translation) -> _Args:
+    def _captures(self, call: _Call) -> _Args:
         """What the bodies capture, None for what none of them uses."""
-        if not entry.node.captured:
-            return ()
         on_host: set[int] = set()
         used: set[int] = set()
-        for body in self.bodies.get(id(entry), {}).values():
+        for body in call.bodies.values():
             first = len(body.plan.inputs) - len(body.captures)
             slots = body.plan.used()
             for position, place in enumerate(body.captures, first):
@@ -247,37 +275,37 @@ class _Builder:
                 if position in body.plan.host_inputs:
                     on_host.add(place)
         return tuple(
-            (self.slot(value), Want.HOST if place in on_host else _free_want(value)) if place in used else None
-            for place, value in enumerate(entry.node.implicit)
+            ((slot, Want.HOST) if place in on_host else self.given[slot]) if place in used else None
+            for place, slot in enumerate(map(self.slot, call.node.implicit))
         )
 
-    def _step(self, entry: Translation, mode: _Mode, args: _Args) -> Step:
-        node, handler = entry.node, entry.handler
+    def _step(self, call: _Call, mode: _Mode, args: _Args) -> Step:
+        node, handler = call.node, call.handler
         function = handler.fold if mode is _Mode.FOLD and handler.fold else handler.function
-        keywords = {k: v for k, v in node.attributes.items() if k in handler.attributes or handler.any_attribute}
+        n_outputs = node.n_outputs
+        results = node.outputs[:n_outputs]
+        keywords: Mapping[str, Any] = _NO_KEYWORDS
+        if node.attributes:
+            keywords = {k: v for k, v in node.attributes.items() if handler.any_attribute or k in handler.attributes}
         if handler.injected:
-            offered = {"n_outputs": node.n_outputs, "node": node, "opset": node.opset}
-            keywords |= {name: value for name, value in offered.items() if name in handler.injected}
-        results = node.outputs[: node.n_outputs]
-        outs = tuple(-1 if value is None else self.slot(value) for value in results)
-        if mode is not _Mode.FOLD and handler.prepare and (late := list(self._late(entry, mode))):
+            offered = {"n_outputs": n_outputs, "node": node, "opset": node.opset}
+            keywords = {**keywords, **{name: value for name, value in offered.items() if name in handler.injected}}
+        if mode is not _Mode.FOLD and handler.prepare and (late := list(self._late(call, mode))):
             function = partial(_prepare_and_call, late, function)
         if not handler.is_builtin:
             function = partial(_call_on_its_own, function)
-        bodies = self.bodies.get(id(entry), _NO_BODIES)
-        host_dtypes = tuple(map(_host_dtype, results))
         return Step(
             node.title,
             function,
             args,
-            self._alike(repr(keywords), keywords) if _is_plain(keywords) else keywords,
-            outs,
-            self._alike(host_dtypes, host_dtypes),
-            containers=tuple(i for i, value in enumerate(results) if value is not None and value.is_container),
-            traceable=mode is _Mode.FOLD or _traceable(entry, bodies),
-            even=handler.is_builtin and all(body.plan.even for body in bodies.values()),
-            bodies=bodies,
-            explicit=len(node.inputs),
+            self._alike(repr(keywords), keywords) if keywords and _is_plain(keywords) else keywords,
+            tuple([-1 if slot is None else slot for slot in call.outs[:n_outputs]]),
+            _host_dtypes(tuple([value.elem_type if value else None for value in results])),
+            containers=tuple([i for i, value in enumerate(results) if value is not None and value.is_container]),
+            traceable=mode is _Mode.FOLD or _traceable(call),
+            bodies=call.bodies,
+            explicit=len(call.ins),
+            even=handler.is_builtin and all(body.plan.even for body in call.bodies.values()),
         )
 
     def _alike(self, key: Hashable, value: _T) -> _T:
@@ -286,13 +314,13 @@ class _Builder:
         return found
 
     # ------------------------------------------------------------ prepared inputs
-    def _ready(self, entry: Translation, index: int) -> int | None:
+    def _ready(self, call: _Call, index: int) -> int | None:
         """The slot for what is prepared from constants in the place of an input; None where each call does it."""
-        recipe = _preparation(entry, index)
+        recipe = _preparation(call, index)
         if recipe is None:
             return None
-        values = _recipe_inputs(entry, recipe)
-        keywords = _recipe_keywords(entry, recipe)
+        values = _recipe_inputs(call, recipe)
+        keywords = _recipe_keywords(call, recipe)
         if not all(value is None or self._may_prepare(value) for value in values):
             return None
         slots = tuple(None if value is None else self.slot(value) for value in values)
@@ -310,16 +338,14 @@ class _Builder:
             return False
         return value.constant is None or not self._owner(value).flags & Flags.OUTER
 
-    def _late(self, entry: Translation, mode: _Mode) -> Iterator[_Late]:
+    def _late(self, call: _Call, mode: _Mode) -> Iterator[_Late]:
         """What is prepared at each call."""
-        parameters = entry.handler.parameters
-        for index in range(len(entry.node.inputs)):
-            recipe = _preparation(entry, index)
-            if recipe is None or not _is_first(entry, index):
+        parameters = call.handler.parameters
+        for index in range(len(call.ins)):
+            recipe = _preparation(call, index)
+            if recipe is None or not _is_first(call, index) or (mode is _Mode.DEVICE and index in call.ready):
                 continue
-            if mode is _Mode.DEVICE and self._ready(entry, index) is not None:
-                continue
-            make = partial(recipe.function, **_recipe_keywords(entry, recipe))
+            make = partial(recipe.function, **_recipe_keywords(call, recipe))
             yield make, tuple(map(parameters.index, recipe.inputs)), tuple(map(parameters.index, recipe.replaced))
 
     def _prepare(self, frame: Frame) -> None:
@@ -340,8 +366,8 @@ class _Builder:
         left = [item for item in self.prepared.values() if frame.values[item.slot] is None]
         if not left:
             return
-        at_run_time = (args for mode, args in zip(self.modes, self.args, strict=True) if mode is not _Mode.CONSTANT)
-        used = outputs | {arg[0] for args in at_run_time for arg in args if arg}
+        at_run_time = (call for call in self.calls if call.mode is not _Mode.CONSTANT)
+        used = outputs | {arg[0] for call in at_run_time for arg in call.args if arg}
         while left:
             item = left.pop()
             self._add_constants(frame, [None if slot is None else (slot, Want.DEVICE) for slot in item.slots])
@@ -358,7 +384,7 @@ class _Builder:
     def _shared(self) -> dict[int, SharedInitializer]:
         """Interned leaves of the weights that some call takes on the device, by slot; outer ones as their owner's."""
         wanted = {}
-        for slot in {arg[0] for args in self.args for arg in args if arg and arg[1] is Want.DEVICE}:
+        for slot in {arg[0] for call in self.calls for arg in call.args if arg and arg[1] is Want.DEVICE}:
             owner = self._owner(self.values[slot])
             if owner.constant and not owner.flags & Flags.OUTER:
                 wanted[slot] = owner.constant
@@ -378,17 +404,16 @@ class _Builder:
 
     def _constants(self, frame: Frame) -> None:
         """The constants that run-time calls use; constant calls are made here, once."""
-        for entry, mode in zip(self.calls, self.modes, strict=True):
-            if mode is _Mode.CONSTANT:
-                self._constant_call(frame, entry)
+        for call in self.calls:
+            if call.mode is _Mode.CONSTANT:
+                self._constant_call(frame, call)
 
-    def _constant_call(self, frame: Frame, entry: Translation) -> None:
-        slots = [self.slot(value) for value in entry.node.inputs if value is not None]
-        small = all(self._size(frame, slot) <= _FOLD_LIMIT for slot in slots)
-        mode = _Mode.FOLD if entry.handler.fold and small else _Mode.CONSTANT
-        step = self._step(entry, mode, self._wants(entry, mode))
+    def _constant_call(self, frame: Frame, call: _Call) -> None:
+        small = all(self._size(frame, slot) <= _FOLD_LIMIT for slot in call.ins if slot is not None)
+        mode = _Mode.FOLD if call.handler.fold and small else _Mode.CONSTANT
+        step = self._step(call, mode, self._args(call, mode))
         self._add_constants(frame, step.args)
-        for slot in (arg[0] for arg in step.args if arg and arg[1] is Want.HOST):
+        for slot in _on_host(step.args):
             self._to_host(frame, slot)
         frame.execute(Segment(steps=[step]))
 
@@ -418,13 +443,13 @@ class _Builder:
     def _segments(self, frame: Frame) -> list[Segment]:
         segments = [Segment()]
         on_host = _filled(frame) | {slot for slot in self.demanded if self.known.get(slot) is not None}
-        for entry, mode, args in zip(self.calls, self.modes, self.args, strict=True):
-            if mode is _Mode.CONSTANT:
+        for call in self.calls:
+            if call.mode is _Mode.CONSTANT:
                 continue
-            step = self._step(entry, mode, args)
+            step = self._step(call, call.mode, call.args)
             self._add_constants(frame, step.args)
-            needed = {arg[0] for arg in step.args if arg and arg[1] is Want.HOST}
-            missing = {slot for slot in needed - on_host if frame.values[slot] is None}
+            needed = _on_host(step.args)
+            missing = {slot for slot in needed if slot not in on_host and frame.values[slot] is None}
             if missing:
                 segments.append(Segment(sync=tuple(sorted(missing))))
                 on_host |= missing
@@ -432,8 +457,9 @@ class _Builder:
                 if frame.values[slot] is not None:
                     self._to_host(frame, slot)
             segments[-1].steps.append(step)
-        for arg in (arg for segment in segments for step in segment.steps for arg in step.args):
-            if arg and arg[1] is Want.DEVICE and isinstance(frame.values[arg[0]], np.ndarray):
+        numpy = {slot for slot, value in enumerate(frame.values) if isinstance(value, np.ndarray)}
+        for arg in (arg for segment in segments for step in segment.steps for arg in step.args if numpy):
+            if arg and arg[1] is Want.DEVICE and arg[0] in numpy:
                 frame.device(arg[0])  # made once, not in every run
         return segments
 
@@ -443,17 +469,17 @@ class _Builder:
             frame.sync([slot])
 
 
-def _preparation(entry: Translation, index: int) -> Preparation | None:
+def _preparation(call: _Call, index: int) -> Preparation | None:
     """What input `index` of a call goes into; None where that is the handler alone."""
-    recipe = entry.handler.prepare.get(entry.handler.parameter(index) or "")
-    given = recipe and entry.node.input(entry.handler.parameters.index(recipe.inputs[0]))
+    recipe = call.handler.prepare.get(call.handler.parameter(index) or "")
+    given = recipe and call.node.input(call.handler.parameters.index(recipe.inputs[0]))
     return None if given is None else recipe
 
 
-def _is_first(entry: Translation, index: int) -> bool:
+def _is_first(call: _Call, index: int) -> bool:
     """Whether the handler gets what is prepared from an input, and others, in the place of this one."""
-    parameter = entry.handler.parameter(index) or ""
-    return entry.handler.prepare[parameter].inputs[0] == parameter
+    parameter = call.handler.parameter(index) or ""
+    return call.handler.prepare[parameter].inputs[0] == parameter
 
 
 def _is_plain(keywords: Mapping[str, Any]) -> bool:
@@ -461,12 +487,12 @@ def _is_plain(keywords: Mapping[str, Any]) -> bool:
     return all(isinstance(value, int | float | str | tuple) for value in keywords.values())
 
 
-def _recipe_inputs(entry: Translation, recipe: Preparation) -> list[Value | None]:
-    return [entry.node.input(entry.handler.parameters.index(name)) for name in recipe.inputs]
+def _recipe_inputs(call: _Call, recipe: Preparation) -> list[Value | None]:
+    return [call.node.input(call.handler.parameters.index(name)) for name in recipe.inputs]
 
 
-def _recipe_keywords(entry: Translation, recipe: Preparation) -> dict[str, Any]:
-    return {name: value for name, value in entry.node.attributes.items() if name in recipe.attributes}
+def _recipe_keywords(call: _Call, recipe: Preparation) -> dict[str, Any]:
+    return {name: value for name, value in call.node.attributes.items() if name in recipe.attributes}
 
 
 def _prepare_and_call(late: Sequence[_Late], function: Callable[..., Any], *given: Slot, **keywords: Any) -> Any:
@@ -495,22 +521,24 @@ def _own(value: Slot) -> Slot:
     return copy.copy(value)
 
 
-def _traceable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
-    handler, node = entry.handler, entry.node
+def _traceable(call: _Call) -> bool:
+    handler, node = call.handler, call.node
     if not handler.pure or handler.host_step:
         return False
-    if (handler.containers or bodies) and any(v is not None and v.is_container for v in (*node.reads, *node.outputs)):
-        return False
-    return not bodies or _unrollable(entry, bodies)
+    if handler.containers or call.bodies:
+        values = (*node.reads, *node.outputs)
+        if any(value is not None and value.is_container for value in values):
+            return False
+    return not call.bodies or _unrollable(call)
 
 
-def _unrollable(entry: Translation, bodies: Mapping[str, Body]) -> bool:
+def _unrollable(call: _Call) -> bool:
     """Whether control flow runs its bodies few times and without looking at data, so that it can be traced."""
-    handler = entry.handler
-    trips = handler.trips(entry.node) if handler.trips else None
+    handler = call.handler
+    trips = handler.trips(call.node) if handler.trips else None
     if trips is None or trips > MAX_TRIPS:
         return False
-    for name, body in bodies.items():
+    for name, body in call.bodies.items():
         own = range(len(body.plan.inputs) - len(body.captures))
         on_host = body.plan.host_inputs.intersection(own)
         if not (
@@ -533,9 +561,15 @@ def _like_a_shape(value: Value | None) -> bool:
     return value.dtype in INTS | BOOL or all(isinstance(size, int) and size <= _FOLD_LIMIT for size in sizes)
 
 
-def _host_dtype(value: Value | None) -> np.dtype[Any] | None:
-    row = dtypes.ELEM_TYPES.get(value.elem_type or 0) if value else None
-    return row.numpy if row else None
+@cache
+def _host_dtypes(elem_types: tuple[int | None, ...]) -> tuple[np.dtype[Any] | None, ...]:
+    rows = (dtypes.ELEM_TYPES.get(code or 0) for code in elem_types)
+    return tuple(row.numpy if row else None for row in rows)
+
+
+def _on_host(args: _Args) -> list[int]:
+    """The slots that a call takes on the host."""
+    return [arg[0] for arg in args if arg and arg[1] is Want.HOST]
 
 
 def _elements(value: Slot) -> int:
@@ -550,12 +584,15 @@ def _filled(frame: Frame) -> set[int]:
 
 def _live(graph: Graph, calls: Sequence[Translation]) -> list[Translation]:
     """The calls whose results reach an output: function bodies compute outputs that their caller leaves out."""
-    needed = {id(value) for value in graph.outputs}
+    needed = set(map(id, graph.outputs))
     live = []
     for entry in reversed(calls):
-        if any(value is not None and id(value) in needed for value in entry.node.outputs):
+        node = entry.node
+        if not needed.isdisjoint([id(value) for value in node.outputs if value is not None]):
             live.append(entry)
-            needed |= {id(value) for value in (*entry.node.inputs, *entry.node.implicit) if value is not None}
+            needed.update(map(id, node.inputs))
+            if node.captured:
+                needed.update(map(id, node.implicit))
     return live[::-1]
 
 

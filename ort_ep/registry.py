@@ -100,6 +100,11 @@ class Handler:
         return self.host_step or self.parameter(index) in self.host
 
     @property
+    def takes_anything(self) -> bool:
+        """Whether every input may come in the form in which it is there."""
+        return not (self.host or self.prepare or self.host_step or self.host_result)
+
+    @property
     def is_builtin(self) -> bool:
         """Whether the function is this package's."""
         return self.function.__module__.startswith("ort_ep.")
