@@ -51,7 +51,8 @@ class Analyzer:
     graph: Graph
     registry: Registry = REGISTRY
     device: str = "cpu"
-    _known: dict[Hashable, str | None] = field(default_factory=dict)
+    _found: dict[tuple[str, str, int], Handler | None] = field(default_factory=dict)
+    _fitting: set[Hashable] = field(default_factory=set)
     _has_containers: bool = False
 
     def __post_init__(self) -> None:
@@ -73,7 +74,7 @@ class Analyzer:
         return Verdict(node, reason=answer) if isinstance(answer, str) else Verdict(node, tuple(answer))
 
     def _translate(self, node: Node, depth: int) -> list[Translation] | str:
-        handler = self.registry.lookup(node.domain, node.op_type, node.since_version)
+        handler = self._handler(node)
         if handler is not None:
             return self._reason(node, handler) or self._with_bodies(node, handler, depth)
         missing = self._missing(node)
@@ -85,6 +86,12 @@ class Analyzer:
         if body is None:
             return missing
         return self._translate_all(body, "function body", depth + 1)
+
+    def _handler(self, node: Node) -> Handler | None:
+        operator = (node.domain, node.op_type, node.since_version)
+        if operator not in self._found:
+            self._found[operator] = self.registry.lookup(*operator)
+        return self._found[operator]
 
     def _with_bodies(self, node: Node, handler: Handler, depth: int) -> list[Translation] | str:
         if not node.bodies:
@@ -119,20 +126,19 @@ class Analyzer:
         return "no handler and no function body that can be translated"
 
     def _reason(self, node: Node, handler: Handler) -> str | None:
-        return (
-            _attribute_reason(node, handler)
-            or _arity_reason(node, handler)
-            or self._known_type_reason(node, handler)
-            or (handler.claim(node) if handler.claim else None)
-        )
+        return self._form_reason(node, handler) or (handler.claim(node) if handler.claim else None)
 
-    def _known_type_reason(self, node: Node, handler: Handler) -> str | None:
-        """The same for all nodes of a model that are alike."""
+    def _form_reason(self, node: Node, handler: Handler) -> str | None:
+        """What attributes, arity and types rule out; nodes that are alike in these share an answer without a reason."""
         types = tuple([value and (value.kind, value.elem_type) for value in (*node.inputs, None, *node.outputs)])
-        key = (handler, node.op_type, node.since_version, node.domain, types)
-        if key not in self._known:
-            self._known[key] = self._type_reason(node, handler)
-        return self._known[key]
+        names = (*node.attributes, None, *node.bodies)
+        form = (handler, node.op_type, node.since_version, node.domain, types, names, node.unreadable)
+        if form in self._fitting:
+            return None
+        reason = _attribute_reason(node, handler) or _arity_reason(node, handler) or self._type_reason(node, handler)
+        if reason is None and (handler.any_attribute or node.attributes.keys() <= handler.attributes):
+            self._fitting.add(form)  # with other attributes it takes their values to tell
+        return reason
 
     def _type_reason(self, node: Node, handler: Handler) -> str | None:
         rule = _rule(handler, node)
@@ -184,8 +190,8 @@ def _boundary_reason(node: Node) -> str | None:
 
 def _content_reason(node: Node) -> str | None:
     """ORT leaves constants out of what it hands over at run time, so we need to have them: its own error is clearer."""
-    for value in node.reads:
-        if value.flags & Flags.CONSTANT and value.initializer is None:
+    for value in (*node.inputs, *node.captured.values()) if node.captured else node.inputs:
+        if value is not None and value.flags & Flags.CONSTANT and value.initializer is None:
             return f"the constant {value.name!r} can't be read"
     return None
 

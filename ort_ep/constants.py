@@ -269,9 +269,8 @@ def _source(initializer: Initializer, model_path: str) -> Source:
 
 def _borrowed(initializer: Initializer) -> mx.Array:
     """A constant as an array over the memory that it lies in, where MLX can take that, else a copy."""
-    content = np.ascontiguousarray(initializer.view())
-    where = content.__array_interface__["data"][0]
-    return mx.Array.from_address(where, content.shape, dtypes.to_mlx(initializer.elem_type), owner=content)
+    address, owner = initializer.place()
+    return mx.Array.from_address(address, initializer.shape, dtypes.to_mlx(initializer.elem_type), owner=owner)
 
 
 def constant(initializer: Initializer) -> mx.Array:

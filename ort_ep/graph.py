@@ -43,13 +43,21 @@ class Initializer:
 
     def view(self) -> np.ndarray[Any, Any]:
         """The content as a read-only array; over ORT's memory it is valid only during the current callback."""
-        if self.address < 0:
-            raise RuntimeError("an initializer's content can be read only while its graph is claimed or compiled")
         if self.array is not None:
             return self.array
+        address, _ = self.place()
         if not self.nbytes:
             return np.zeros(self.shape, dtypes.numpy_dtype(self.elem_type))
-        return decode(self.elem_type, self.shape, view_bytes(self.address, self.nbytes))
+        return decode(self.elem_type, self.shape, view_bytes(address, self.nbytes))
+
+    def place(self) -> tuple[int, object]:
+        """The address of the bytes, and what keeps them there; ORT's memory stays during the current callback."""
+        if self.array is not None:
+            content = np.ascontiguousarray(self.array)
+            return content.ctypes.data, content
+        if self.address < 0:
+            raise RuntimeError("an initializer's content can be read only while its graph is claimed or compiled")
+        return self.address, self
 
     @property
     def size(self) -> int:
@@ -108,7 +116,7 @@ class Node:
     outputs: tuple[Value | None, ...]
     attributes: dict[str, Any]
     unreadable: frozenset[str] = frozenset()
-    captured: dict[str, Value] = field(default_factory=dict)
+    captured: Mapping[str, Value] = field(default_factory=dict)
     bodies: dict[str, Graph] = field(default_factory=dict)
     id: int = -1
 
@@ -213,7 +221,12 @@ def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> n
 
 def parse(document: bytes) -> Graph:
     """The plugin's graph document as a Graph."""
-    return _graph(json.loads(document), {})
+    return read(json.loads(document))
+
+
+def read(data: Mapping[str, Any]) -> Graph:
+    """A graph document that is parsed as JSON."""
+    return _graph(data, {})
 
 
 def _graph(data: Mapping[str, Any], outer_opsets: Mapping[str, int]) -> Graph:
@@ -246,18 +259,20 @@ _KINDS: Mapping[Any, str] = {2: "sequence", 3: "map", 4: "opaque", 5: "sparse_te
 
 
 def _value(index: int, row: Sequence[Any]) -> Value:
-    name, kind, flags, *rest = row
-    value = Value(index, name, flags=flags)
-    if isinstance(kind, dict):
-        value.kind = _KINDS.get(kind["kind"], str(kind["kind"]))
-    elif kind is not None:
-        value.kind, value.elem_type = "tensor", kind[0] or None
-        value.shape = None if kind[1] is None else tuple(kind[1])
-    if rest and rest[0]:
-        address, nbytes, elem_type, dims = rest[0]
-        external = tuple(rest[1]) if len(rest) > 1 and rest[1] else None
-        value.initializer = Initializer(elem_type, tuple(dims), nbytes, address, external=external)
-    return value
+    name, described, flags = row[:3]
+    tensor = row[3] if len(row) > 3 else None
+    kind, elem_type, shape = "unknown", None, None
+    if isinstance(described, dict):
+        kind = _KINDS.get(described["kind"], str(described["kind"]))
+    elif described is not None:
+        kind, elem_type = "tensor", described[0] or None
+        shape = None if described[1] is None else tuple(described[1])
+    initializer = None
+    if tensor:
+        address, nbytes, stored, dims = tensor
+        external = tuple(row[4]) if len(row) > 4 and row[4] else None
+        initializer = Initializer(stored, tuple(dims), nbytes, address, None, external)
+    return Value(index, name, kind, elem_type, shape, flags, initializer)
 
 
 def _node(position: int, row: Sequence[Any], values: Sequence[Value], opsets: Mapping[str, int]) -> Node:
@@ -319,8 +334,8 @@ _ATTRIBUTE_KINDS: Mapping[str, Any] = {
     "f": float,  # non-finite values come as the strings "nan", "inf", "-inf"
     "s": str,
     "b": bytes.fromhex,
-    "I": lambda items: tuple(int(item) for item in items),
-    "F": lambda items: tuple(float(item) for item in items),
+    "I": tuple,
+    "F": lambda items: tuple(map(float, items)),
     "S": tuple,
     "t": _tensor_attribute,
 }

@@ -28,6 +28,8 @@ def predecessors(nodes: Sequence[Node]) -> list[list[int]]:
 
 def clusters(graph: Graph, claimed: Sequence[bool]) -> list[list[int]]:
     """Positions of the claimed nodes, grouped; each group in topological order, groups in execution order."""
+    if claimed and all(claimed):
+        return [list(range(len(claimed)))]
     return phases(predecessors(graph.nodes), claimed)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import mlxc_py as mx
 from mlxc_py import tf32
@@ -10,11 +12,12 @@ from mlxc_py.guards import forked_after_use
 from ort_ep import compiled, fusion, memory, partition, planner, quantized, shared_initializers, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
-from ort_ep.capability import Analyzer, Verdict
+from ort_ep.capability import Analyzer, Translation, Verdict
 from ort_ep.direct import Input, Output
 from ort_ep.engine import Engine
 from ort_ep.graph import Graph, Node
 from ort_ep.logger import Logger, Severity
+from ort_ep.offer import Offer
 from ort_ep.options import OptionError, Options
 from ort_ep.plan import Plan, Port, Slot
 from ort_ep.registry import REGISTRY, Registry
@@ -50,6 +53,7 @@ class Provider:
         self._logger = Logger(logger)
         self._registry = registry
         self._computes: list[Compute] = []
+        self._offer: Offer | None = None
         self._weight_bytes = 0
         self._error: Exception | None = None
         self._options = Options()
@@ -86,7 +90,8 @@ class Provider:
             return []
 
     def _claim(self, graph: Graph) -> list[list[int]]:
-        self._parent = graph.parent_node or ""  # ORT compiles what a graph gave before it offers the next graph
+        # ORT compiles what a graph gave before it offers the next graph
+        self._parent, self._offer = graph.parent_node or "", None
         if self._error is not None:
             return [[0]] if graph.nodes else []
         analyzer = Analyzer(graph, self._registry, self._device)
@@ -106,6 +111,7 @@ class Provider:
             self._error = StrictError(_strict_text(final))
             return [[0]]
         self._log_declined(declined)
+        self._offer = Offer(graph, verdicts) if clusters else None
         return clusters
 
     def _log_declined(self, declined: Sequence[tuple[Node, str]]) -> None:
@@ -122,14 +128,17 @@ class Provider:
                 raise error
             finally:
                 del error
+        offer, self._offer = self._offer, None
         with memory.collections_paused():
-            return [self._compile(graphs.parse(text), name) for text, name in zip(documents, names, strict=True)]
+            return [self._compile(json.loads(text), name, offer) for text, name in zip(documents, names, strict=True)]
 
-    def _compile(self, graph: Graph, name: str) -> Compute:
+    def _compile(self, document: Mapping[str, Any], name: str, offer: Offer | None) -> Compute:
+        known = offer.part(document) if offer else None
+        graph, calls = known or (graphs.read(document), None)
         graph.name = name
         try:
             self._weight_bytes += graph.weight_bytes
-            built = self._plan(graph)
+            built = self._plan(graph, self._translated(graph) if calls is None else calls)
             engine: Engine = compiled.engine(built, self._options, self._device, self.report.compile, self._warn)
             graph.forget_memory()
         except Exception as error:
@@ -153,13 +162,15 @@ class Provider:
         self._computes.append(compute)
         return compute
 
-    def _plan(self, graph: Graph) -> Plan:
+    def _translated(self, graph: Graph) -> list[Translation]:
         verdicts = Analyzer(graph, self._registry, self._device).verdicts()
         refused = next((verdict for verdict in verdicts if verdict.reason), None)
         if refused is not None:
             raise RuntimeError(f"{refused.node.title} was claimed and can't be translated: {refused.reason}")
+        return [call for verdict in verdicts for call in verdict.calls]
+
+    def _plan(self, graph: Graph, calls: Sequence[Translation]) -> Plan:
         with streams.pool(self._device).lease(), switched_off(*self._sharing_switched_off()):
-            calls = [call for verdict in verdicts for call in verdict.calls]
             if self._device == "gpu" and self._options.fuse != "off":
                 calls = fusion.fused(graph, calls)
             if self._device == "cpu" and quantized.pays():
