@@ -351,6 +351,10 @@ def pack(w: Array, groups: int = 1, *, stream: StreamLike = None) -> Packed:
     if shape[3] == made == 1 and groups > 1:
         rows = ops.transpose(ops.reshape(w, (groups, length), stream=stream), stream=stream)
         return Packed(ops.contiguous(rows, stream=stream), shape, groups)
+    if made % _BLOCK == 0:
+        split = ops.reshape(w, (groups, -1, _BLOCK, *shape[1:]), stream=stream)
+        blocks = ops.contiguous(ops.transpose(split, (0, 1, 3, 4, 5, 2), stream=stream), stream=stream)
+        return Packed(ops.reshape(blocks, (groups, -1, length, _BLOCK), stream=stream), shape, groups)
     return Packed(_in_blocks(ops.reshape(w, (groups, made, length), stream=stream), stream), shape, groups)
 
 
