@@ -5,7 +5,6 @@ from __future__ import annotations
 from ctypes import addressof, c_bool, c_int, c_int64, c_void_p
 from functools import cache
 from math import prod
-from mmap import PAGESIZE
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from mlxc_py.errors import MLXError
 from mlxc_py.state import local
 
 _PAGE = 16384  # Metal wraps only whole pages; Apple's are the largest
-_SIZE_BYTES = 8  # MLX's CPU buffers have their size before the data, and contiguous() reads it
 
 
 class _Memory:
@@ -118,7 +116,7 @@ def from_address(address: int, shape: tuple[int, ...], dtype: Dtype, owner: obje
     if count and not address:
         raise ValueError("from_address: the address is NULL")
     borrow = _borrow()
-    in_place = can_borrow(address) if borrow else not (address % _PAGE or nbytes % _PAGE)
+    in_place = borrow or not (address % _PAGE or nbytes % _PAGE)
     if owner is None or not support.RELEASE or nbytes <= convert.BRIEF or not in_place:
         if nbytes <= convert.BRIEF:
             return call.mlx_array_new_data(address if count else None, sizes, dtype.code)
@@ -130,11 +128,6 @@ def from_address(address: int, shape: tuple[int, ...], dtype: Dtype, owner: obje
         raise local.here.failure("from_address")
     support.drain()  # a back end that copied has released the owner by now
     return wrap(handle)
-
-
-def can_borrow(address: int) -> bool:
-    """Whether the CPU back end may use host memory in place: the page before it, of a mapped file, may not exist."""
-    return address % PAGESIZE >= _SIZE_BYTES
 
 
 @cache

@@ -7,7 +7,7 @@ compiler or the garbage collector. Only the libmlxc that this package builds has
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import addressof, c_char_p, c_int, c_size_t, c_void_p
+from ctypes import addressof, c_char_p, c_int, c_size_t, c_void_p, cast
 from functools import cache
 from struct import Struct
 from struct import error as StructError
@@ -92,9 +92,8 @@ class Tape:
     def run(self, addresses: Sequence[int]) -> tuple[list[Array], list[int], int]:
         """The outputs, evaluated, the addresses of their data, and the nanoseconds that the evaluation took.
 
-        The inputs lie at host addresses that `interop.can_borrow` takes, row-contiguous and of the recorded shapes;
-        nothing checks that. On the CPU an output may lie in an input's memory. MLXError where an output is not
-        row-contiguous.
+        The inputs lie at host addresses, row-contiguous and of the recorded shapes; nothing checks that. On the CPU an
+        output may lie in an input's memory. MLXError where an output is not row-contiguous.
         """
         if not self.handle:
             raise ClosedError("this tape is closed")
@@ -104,6 +103,12 @@ class Tape:
         if _calls().run(at, at + 8 * n, n, at + 16 * n, self.handle, given, len(addresses)):
             raise local.here.failure("Tape")
         return [wrap(handle) for handle in results[:n]], results[n:-1], results[-1]
+
+    def native_run(self) -> tuple[int, int]:
+        """The addresses of libmlxc's mlxc_py_tape_fill and of this tape: what C needs to run it as long as it lives."""
+        if not self.handle:
+            raise ClosedError("this tape is closed")
+        return cast(_calls().fill, c_void_p).value or 0, self.handle
 
     def __len__(self) -> int:
         """Number of operations in one run."""
@@ -144,6 +149,7 @@ class _Calls(NamedTuple):
     new: Any
     apply: Any
     run: Any
+    fill: Any
     count: Any
     free: Any
 
@@ -164,6 +170,7 @@ def _calls() -> _Calls:
         function("mlxc_py_tape_new", c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t),
         function("mlxc_py_tape_apply", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t),
         function("mlxc_py_tape_run", c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+        function("mlxc_py_tape_fill", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t),
         function("mlxc_py_tape_count", c_int, c_void_p, c_void_p, c_char_p),
         function("mlxc_py_tape_free", c_int, c_void_p),
     )

@@ -19,7 +19,7 @@ import mlxc_py as mx
 from mlxc_py import cuda_graph, tape
 from ort_ep.bodies import Bodies
 from ort_ep.captured import DirectGraph
-from ort_ep.direct import DirectInputs, DirectTape, Input, Output, Read, passes
+from ort_ep.direct import Delivered, DirectInputs, DirectTape, Input, Output, Read, passes
 from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
 from ort_ep.lines import Derived, Lines, Recorded
 from ort_ep.options import OptionError, Options
@@ -167,15 +167,21 @@ class CompiledEngine:
         return outputs
 
     def direct(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output] | None:
-        given = self._direct_inputs.read(inputs, stream.stream.index) if self._direct_inputs else None
-        if given is None:
+        reader = self._direct_inputs
+        given = reader.read(inputs, stream.stream.index) if reader else None
+        if reader is None or given is None:
             return None
         key, addresses = given
         _, traces, lines = self._stages[0]
         trace = traces.find(key)
         if trace is None and (derived := lines.find(key)):
             trace = self._derived(derived)
-        return trace.direct(addresses) if isinstance(trace, _Trace) and trace.direct else None
+        if not isinstance(trace, _Trace) or trace.direct is None:
+            return None
+        delivered = trace.direct(addresses)
+        if isinstance(trace.direct, DirectTape) and isinstance(delivered, Delivered):
+            delivered.replay = trace.direct.replay(reader, inputs)
+        return delivered
 
     def close(self) -> None:
         self._plan = self._direct_inputs = None

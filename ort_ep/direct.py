@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from ctypes import string_at
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 import mlxc_py as mx
-from mlxc_py.interop import can_borrow
 from mlxc_py.tape import Tape
 from ort_ep import dtypes
 from ort_ep.plan import Plan, Port
@@ -21,20 +22,51 @@ Output = tuple[tuple[int, ...], int | Callable[[int], None], int, object]
 """Shape, where the bytes are (an address, or a function that copies them to one), their number, and what keeps them."""
 
 
-@dataclass(frozen=True, slots=True)
+# In the place of an element type: nothing depends on the input; it has to be absent.
+_UNREAD: Final = -1
+_ABSENT: Final = 0
+
+
+class Delivered(list[Output]):
+    """The outputs of a run. `replay`: what the plugin needs to run the like of it without Python; None: ask again."""
+
+    __slots__ = ("replay",)
+
+    def __init__(self, outputs: Iterable[Output]) -> None:
+        super().__init__(outputs)
+        self.replay: Replay | None = None
+
+
+Replay = tuple[bytes, Tape]
+"""64-bit words that native/plugin/replay.c tells, and the tape that they have the address of."""
+
+
+@dataclass(slots=True)
 class DirectTape:
     """A tape with the shapes and sizes of its outputs."""
 
     tape: Tape
     outputs: tuple[tuple[tuple[int, ...], int], ...]
+    _runs: int = 0
+    _replay: Replay | None = None
 
-    def __call__(self, addresses: Sequence[int]) -> list[Output]:
+    def __call__(self, addresses: Sequence[int]) -> Delivered:
         arrays, results, nanoseconds = self.tape.run(addresses)
         spent.evaluating += nanoseconds
-        return [
+        self._runs += 1
+        return Delivered(
             (shape, address, nbytes, array)
             for (shape, nbytes), address, array in zip(self.outputs, results, arrays, strict=True)
-        ]
+        )
+
+    def replay(self, reader: DirectInputs, inputs: Sequence[Input]) -> Replay | None:
+        """For inputs like these, which the tape was found for; None before its second run: most shapes never return."""
+        if self._replay is None and self._runs > 1:
+            words = [*self.tape.native_run(), len(inputs), len(self.outputs), *reader.words(inputs)]
+            for shape, nbytes in self.outputs:
+                words += (nbytes, len(shape), *shape)
+            self._replay = array("q", words).tobytes(), self.tape
+        return self._replay
 
 
 @dataclass(slots=True)
@@ -74,7 +106,7 @@ class DirectInputs:
 
     def read(self, inputs: Sequence[Input], stream: int) -> tuple[Key, list[int]] | None:
         """The key on a stream of that index, and the addresses; None where an input has another type than declared, or
-        lies where it has to be copied, or values are too long for a key."""
+        values are too long for a key."""
         forms: list[Hashable] = [stream]
         values: list[bytes] = []
         addresses, room = [], MAX_KEY_BYTES
@@ -94,10 +126,25 @@ class DirectInputs:
                     return None
                 values.append(string_at(address, nbytes))
             if argument.read.device:
-                if address and not can_borrow(address):
-                    return None
                 addresses.append(address)
         return (tuple(forms), tuple(values)), addresses
+
+    def words(self, inputs: Sequence[Input]) -> list[int]:
+        """What has to be the same of each input, and which ones the tape gets, as replay.c reads it."""
+        arguments = {argument.position: argument for argument in self._arguments}
+        words: list[int] = []
+        for position, given in enumerate(inputs):
+            argument = arguments.get(position)
+            if argument is None:
+                words.append(_UNREAD)
+            elif given is None:
+                words.append(_ABSENT)
+            else:
+                address, elem_type, shape = given
+                value = string_at(address, argument.itemsize * prod(shape)) if argument.read.host else b""
+                words += (elem_type, argument.read.device, len(shape), *shape, len(value))
+                words += array("q", value + bytes(-len(value) % 8))
+        return words
 
 
 def passes(port: Port) -> bool:

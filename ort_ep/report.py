@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from ctypes import addressof, c_int64
 from dataclasses import dataclass, field
 
 from ort_ep.graph import Graph, Node
@@ -83,23 +84,40 @@ class CompileReport:
         return f"{self.traces} traces, {self.evictions} evicted, {self.derivations} derived"
 
 
-@dataclass(slots=True)
 class RunReport:
     """How often fused nodes ran, the nanoseconds inside them, and the part of those spent evaluating.
 
     Evaluating is scheduling on the device and waiting for it; the rest is inputs, replay and what Python does.
     """
 
-    count: int = 0
-    total_ns: int = 0
-    evaluating_ns: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    __slots__ = ("_lock", "_natively", "_ran")
+
+    def __init__(self) -> None:
+        self._ran = [0, 0, 0]
+        self._natively = (c_int64 * 3)()  # the plugin adds what it ran without Python
+        self._lock = threading.Lock()
 
     def ran(self, total_ns: int, evaluating_ns: int) -> None:
         with self._lock:
-            self.count += 1
-            self.total_ns += total_ns
-            self.evaluating_ns += evaluating_ns
+            for i, more in enumerate((1, total_ns, evaluating_ns)):
+                self._ran[i] += more
+
+    @property
+    def address(self) -> int:
+        """Where the plugin counts, as long as this object lives."""
+        return addressof(self._natively)
+
+    @property
+    def count(self) -> int:
+        return self._ran[0] + self._natively[0]
+
+    @property
+    def total_ns(self) -> int:
+        return self._ran[1] + self._natively[1]
+
+    @property
+    def evaluating_ns(self) -> int:
+        return self._ran[2] + self._natively[2]
 
 
 def _placed(nodes: Iterable[Node], parent: str) -> list[tuple[str, str, str, str, str]]:

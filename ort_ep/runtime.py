@@ -98,6 +98,11 @@ class Compute:
         self._failed(message, first)
         return ComputeError(message, EP_FAIL if self._fall_back else FAIL)
 
+    @property
+    def counters(self) -> int:
+        """The address of the plugin's counters of runs."""
+        return self._report.address
+
     def close(self) -> None:
         self._engine.close()
 

@@ -14,8 +14,8 @@ MLXC_API int mlxc_py_array_is_tracer(bool* res, mlx_array arr);
 
 /* Like mlx_array_new_data_managed_payload, but also on the CPU without a copy: the array reads `data` (row-major)
  * where it is, and MLX never writes there. `dtor` is called with `payload` once, on whichever thread drops the last
- * reference; on failure it is not called. 8 bytes before `data` must be readable if mlx_get_array_buffer_size is to be
- * called on it. */
+ * reference; on failure it is not called. `data` is copied, and `dtor` called at once, where MLX can't read it in place:
+ * elements that don't lie at multiples of their size, and on the CPU less than 8 bytes after the start of a page. */
 MLXC_API mlx_array mlxc_py_array_new_borrowed(
     void* data, const int* shape, int dim, mlx_dtype dtype, void* payload, void (*dtor)(void*));
 
@@ -85,6 +85,16 @@ MLXC_API int mlxc_py_tape_apply(
 MLXC_API int mlxc_py_tape_run(
     mlx_array* res,
     void** addresses,
+    size_t n_res,
+    int64_t* spent,
+    mlxc_py_tape tape,
+    const void* const* data,
+    size_t n_inputs);
+
+/* The same with the outputs' bytes written to the addresses in `results` (NULL: not wanted). Not 0 where that failed,
+ * which no error handler is told: another run by mlxc_py_tape_run tells why. */
+MLXC_API int mlxc_py_tape_fill(
+    void* const* results,
     size_t n_res,
     int64_t* spent,
     mlxc_py_tape tape,

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include <unistd.h>
+
 #include "allocation.hpp"
 
 namespace mlxc {
@@ -15,10 +17,22 @@ mx::array copied(const void* data, mx::Shape shape, mx::Dtype dtype) {
   return a;
 }
 
-// MLX's CPU buffers point at a size_t that precedes the data.
+// MLX's CPU buffers point at a size_t that precedes the data. It is read, so it must be there: at the start of a mapped
+// file the page before may not exist. And loops may need elements at multiples of their size.
+static bool readable_in_place(const void* data, mx::Dtype dtype) {
+  static const auto page_size = uintptr_t(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return address % page_size >= sizeof(size_t) && address % mx::size_of(dtype) == 0;
+}
+
 mx::array borrowed(void* data, mx::Shape shape, mx::Dtype dtype, std::function<void()> dropped) {
   if (!host_allocator())
     return mx::array(data, std::move(shape), dtype, [dropped = std::move(dropped)](void*) { dropped(); });
+  if (!readable_in_place(data, dtype)) {
+    auto copy = copied(data, std::move(shape), dtype);
+    dropped();
+    return copy;
+  }
   mx::allocator::Buffer buffer(static_cast<size_t*>(data) - 1);
   mx::allocator::Data owner(buffer, [dropped = std::move(dropped)](mx::allocator::Buffer) { dropped(); });
   return mx::array(std::move(owner), std::move(shape), dtype);

@@ -9,6 +9,7 @@ namespace mlxc {
 mx::array copied(const void* data, mx::Shape shape, mx::Dtype dtype);
 
 // An evaluated array that reads the bytes where they are, also on the CPU; `dropped` is called with the last reference.
+// Where MLX could not read them there they are copied, and `dropped` is called at once.
 mx::array borrowed(void* data, mx::Shape shape, mx::Dtype dtype, std::function<void()> dropped);
 
 } // namespace mlxc

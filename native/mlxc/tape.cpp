@@ -1,6 +1,7 @@
 #include "tape.hpp"
 
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <typeinfo>
 
@@ -135,13 +136,10 @@ std::shared_ptr<Recipe> recipe_of(const mx::array& a, const RecipesById& before)
       placeholder(a.shape(), a.dtype()), a.primitive_ptr(), int(a.sibling_position()), std::move(inputs)));
 }
 
-bool aligned(const void* data, mx::Dtype dtype) { return reinterpret_cast<uintptr_t>(data) % mx::size_of(dtype) == 0; }
-
 mx::array host_input(const void* data, const mx::Shape& shape, mx::Dtype dtype) {
   const size_t bytes = c_nbytes(shape, dtype);
   if (!data && bytes) bad_argument("NULL data");
-  if (bytes && host_allocator() && aligned(data, dtype))
-    return borrowed(const_cast<void*>(data), shape, dtype, [] {});
+  if (bytes && host_allocator()) return borrowed(const_cast<void*>(data), shape, dtype, [] {});
   return copied(data, shape, dtype);
 }
 
@@ -372,12 +370,18 @@ void apply(mlx_array* res, size_t n_res, int64_t* spent, const Tape& tape, const
   for (size_t i = 0; i < n_res; ++i) res[i] = make<mlx_array>(std::move(results[i]));
 }
 
-void run(mlx_array* res, void** addresses, size_t n_res, int64_t* spent, const Tape& tape, const void* const* data, size_t n) {
-  if (!res || !addresses || !spent || (!data && n)) bad_argument("NULL");
+Arrays results_of(const Tape& tape, const void* const* data, size_t n, size_t n_res, int64_t* spent) {
+  if (!spent || (!data && n)) bad_argument("NULL");
   auto results = tape.run(data, n, *spent);
   if (results.size() != n_res) bad_argument("another number of outputs than the tape was recorded with");
   for (const auto& result : results)
     if (result.size() && !result.flags().row_contiguous) bad_argument("an output is not row-contiguous");
+  return results;
+}
+
+void run(mlx_array* res, void** addresses, size_t n_res, int64_t* spent, const Tape& tape, const void* const* data, size_t n) {
+  if (!res || !addresses) bad_argument("NULL");
+  auto results = results_of(tape, data, n, n_res, spent);
   for (size_t i = 0; i < n_res; ++i) {
     addresses[i] = results[i].size() ? results[i].data<char>() : nullptr;
     res[i] = make<mlx_array>(std::move(results[i]));
@@ -408,6 +412,17 @@ int mlxc_py_tape_run(
     const void* const* data,
     size_t n_inputs)
     MLXC_TRY(run(res, addresses, n_res, spent, tape_of(tape), data, n_inputs);)
+
+// No handler hears of a failure: one of Python's must not be called where nobody holds its lock and it may be ending.
+int mlxc_py_tape_fill(
+    void* const* results, size_t n_res, int64_t* spent, mlxc_py_tape tape, const void* const* data, size_t n_inputs) try {
+  const auto made = results_of(tape_of(tape), data, n_inputs, n_res, spent);
+  for (size_t i = 0; i < n_res; ++i)
+    if (results[i] && made[i].size()) std::memcpy(results[i], made[i].data<char>(), made[i].nbytes());
+  return 0;
+} catch (...) {
+  return 1;
+}
 
 int mlxc_py_tape_count(size_t* res, mlxc_py_tape tape, const char* primitive)
     MLXC_TRY(*res = primitive ? tape_of(tape).count(primitive) : tape_of(tape).size();)

@@ -59,6 +59,8 @@ static bool python_usable(void) {
   return atomic_load_explicit(&alive, memory_order_acquire) && py.Py_IsInitialized() && !py.is_finalizing();
 }
 
+bool lifetime_alive(void) { return atomic_load_explicit(&alive, memory_order_acquire); }
+
 bool lifetime_over(void) { return atomic_load(&shut_down); }
 
 void lifetime_begin(void) { atomic_store(&alive, true); }

@@ -63,6 +63,7 @@ void text_free(struct text *text);
 
 void lifetime_prepare(void); /* pins the library, watches fork; idempotent */
 bool lifetime_over(void);  /* the interpreter has begun to shut down */
+bool lifetime_alive(void); /* Python may be called */
 void lifetime_begin(void);  /* from now on Python may be called */
 /* Registers the handshake with Python's atexit, once per process; the GIL is held. False with a Python error set. */
 bool lifetime_register_atexit(void);
@@ -108,6 +109,18 @@ struct graph_document {
 int onnx_element_type(ONNXTensorElementDataType type);
 OrtStatus *graph_document_build(struct graph_document *document, const struct host *host, const OrtGraph *graph);
 void graph_document_free(struct graph_document *document, const struct host *host);
+
+/* ---- replay.c: the last run of a fused node, to be made without Python where inputs are alike. */
+
+struct replay;
+
+/* From the `replay` of what compute has returned; NULL where it has none. The GIL is held. */
+struct replay *replay_create(PyObject *results);
+struct replay *replay_share(struct replay *replay);
+void replay_drop(struct replay *replay); /* NULL is fine; any thread */
+/* False: this run has to go through Python, which also finds out what is wrong with it. `counters`: runs, nanoseconds in
+   all and of those the evaluation's. */
+bool replay_run(const struct replay *replay, const struct host *host, OrtKernelContext *context, int64_t *counters);
 
 /* ---- factory.c, ep.c, compute.c: the structs ORT sees. Allocated by C, so they outlive the interpreter. */
 

@@ -55,6 +55,7 @@ enum { METH_NOARGS = 4 };
   F(PyObject *, PyLong_FromVoidPtr, (void *))                                                \
   F(void *, PyLong_AsVoidPtr, (PyObject *))                                                  \
   F(PyObject *, PyBytes_FromStringAndSize, (const char *, Py_ssize_t))                       \
+  F(int, PyBytes_AsStringAndSize, (PyObject *, char **, Py_ssize_t *))                       \
   F(PyObject *, PyUnicode_DecodeUTF8, (const char *, Py_ssize_t, const char *))              \
   F(const char *, PyUnicode_AsUTF8AndSize, (PyObject *, Py_ssize_t *))                       \
   F(PyObject *, PyErr_Occurred, (void))                                                      \
