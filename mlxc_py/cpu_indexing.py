@@ -13,7 +13,7 @@ from mlxc_py.extras import available, own
 from mlxc_py.state import StreamLike, on
 from mlxc_py.streams import as_stream
 
-__all__ = ["ADDABLE", "put_elements", "serves", "take", "take_elements"]
+__all__ = ["ADDABLE", "put_elements", "serves", "take", "take_elements", "take_sums"]
 
 ADDABLE: frozenset[Dtype] = frozenset({float32, float64, int32, int64})
 
@@ -27,6 +27,15 @@ def take(a: Array, indices: Array, axis: int, *, stream: StreamLike = None) -> A
     """As `mx.take` along 0 <= axis < a.ndim; MLXError for an index into an axis of length 0."""
     compute = own("mlxc_py_cpu_take", a="mlx_array", indices="mlx_array", axis="int")
     return compute(a, _places(indices, stream), axis, on(stream))
+
+
+def take_sums(a: Array, indices: Array, weights: Array, axis: int, *, stream: StreamLike = None) -> Array:
+    """Weighted sums of slices of float32 a along 0 <= axis < a.ndim, one for each row of indices and weights.
+
+    indices: int32 [sums, slices], clamped into the axis, of which there must be one; weights: float32 likewise.
+    """
+    arrays = dict.fromkeys(("a", "indices", "weights"), "mlx_array")
+    return own("mlxc_py_cpu_take_sums", **arrays, axis="int")(a, indices, weights, axis, on(stream))
 
 
 def take_elements(a: Array, indices: Array, axis: int, *, stream: StreamLike = None) -> Array:

@@ -32,6 +32,14 @@ class CpuPrimitive : public mx::UnaryPrimitive {
   }
 };
 
+// A primitive that works along one axis of its first input, whatever the layout of that is.
+class CpuAlongAxis : public CpuPrimitive {
+ public:
+  CpuAlongAxis(mx::Stream stream, int axis) : CpuPrimitive(stream), axis(axis) {}
+  virtual std::shared_ptr<CpuPrimitive> along(int other) = 0;
+  const int axis;
+};
+
 // One of kernels::Unary on each element.
 std::shared_ptr<mx::Primitive> unary_primitive(mx::Stream stream, kernels::Unary kind, float p, float q);
 

@@ -249,6 +249,11 @@ MLXC_API int mlxc_py_cpu_dynamic_quantize(mlx_vector_array* res, mlx_array x, ml
  * either end, and are clamped into the axis. */
 MLXC_API int mlxc_py_cpu_take(mlx_array* res, mlx_array a, mlx_array indices, int axis, mlx_stream s);
 
+/* Sums of slices of float32 a along an axis, a sum for each row of `indices` (int32, clamped into the axis) and of float32
+ * `weights`, both [sums, slices]. */
+MLXC_API int mlxc_py_cpu_take_sums(
+    mlx_array* res, mlx_array a, mlx_array indices, mlx_array weights, int axis, mlx_stream s);
+
 /* As ONNX's GatherElements, with such indices: the element at the index's place, but along `axis` where it says. */
 MLXC_API int mlxc_py_cpu_take_elements(mlx_array* res, mlx_array a, mlx_array indices, int axis, mlx_stream s);
 

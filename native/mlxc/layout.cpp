@@ -5,6 +5,8 @@
 
 #include "mlx/primitives.h"
 
+#include "cpu_primitives.hpp"
+
 namespace mlxc {
 
 Arrays in_order(const Arrays& outputs) {
@@ -121,6 +123,7 @@ class Layout {
     if (name == "Concatenate") return concatenated(a, axes_of(a));
     if (!first.axes.empty()) {
       if (name == "CpuQuantize" || name == "CpuDequantize") return scaled(a, first);
+      if (name == "CpuTakeSums") return along_axis(a, first);
       if (name == "Broadcast" && first.base.ndim() == a.ndim())
         return keep(a, {mx::broadcast_to(first.base, base_shape(a.shape(), first.axes), stream(a)), first.axes});
       if (reductions.count(name)) return reduced(a, first);
@@ -204,6 +207,14 @@ class Layout {
     Arrays inputs{of.base};
     for (size_t i = 1; i < a.inputs().size(); ++i) inputs.push_back(plain(a.inputs()[i], a));
     keep(a, {mx::array(base_shape(a.shape(), of.axes), a.dtype(), a.primitive_ptr(), std::move(inputs)), of.axes});
+  }
+
+  void along_axis(const mx::array& a, const View& of) {
+    auto& primitive = static_cast<CpuAlongAxis&>(a.primitive());
+    Arrays inputs{of.base};
+    for (size_t i = 1; i < a.inputs().size(); ++i) inputs.push_back(plain(a.inputs()[i], a));
+    auto turned = primitive.along(of.axes[primitive.axis]);
+    keep(a, {mx::array(base_shape(a.shape(), of.axes), a.dtype(), std::move(turned), std::move(inputs)), of.axes});
   }
 
   void reduced(const mx::array& a, const View& of) {

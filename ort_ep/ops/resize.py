@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -10,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array
+from mlxc_py import Array, cpu_indexing
 from ort_ep.graph import Node
 from ort_ep.ops.axes import along, axes_of, channels_first, channels_last
 from ort_ep.ops.precision import compute_dtype, is_float
@@ -83,20 +82,20 @@ def cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 def resample(x: Array, axis: int, index: np.ndarray, weight: np.ndarray) -> Array:
     """The weighted sum of the taps, along one axis."""
-    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    rows = x.reshape([outer * x.shape[axis], inner])
-    starts = np.arange(outer, dtype=np.int32)[:, None] * x.shape[axis]
-
-    def tap(number: int) -> Array:
-        # whole rows: MLX takes along other axes element by element, and leaves a transpose behind
-        return mx.take(rows, mx.array((starts + index[:, number].astype(np.int32)).ravel()), 0)
-
+    places = mx.array(index.astype(np.int32))
+    if in_one_pass(x):
+        return cpu_indexing.take_sums(x, places, mx.array(weight.astype(np.float32)), axis)
+    take = cpu_indexing.take if cpu_indexing.serves() else mx.take
     if weight.shape[1] == 1:
-        y = tap(0)
-    else:
-        used = [number for number in range(weight.shape[1]) if weight[:, number].any()] or [0]
-        y = reduce(mx.add, (tap(n) * mx.array(np.tile(weight[:, n], outer)[:, None], x.dtype) for n in used))
-    return y.reshape([*x.shape[:axis], len(index), *x.shape[axis + 1 :]])
+        return take(x, places.flatten(), axis)
+    used = [number for number in range(weight.shape[1]) if weight[:, number].any()] or [0]
+    taps = (take(x, places[:, n], axis) * mx.array(along(weight[:, n], axis, x.ndim), x.dtype) for n in used)
+    return reduce(mx.add, taps)
+
+
+def in_one_pass(x: Array) -> bool:
+    """Whether all taps are summed by a primitive of our own, in the layout that the image has."""
+    return x.dtype == mx.float32 and cpu_indexing.serves()
 
 
 def resample_all(
@@ -106,7 +105,7 @@ def resample_all(
     inside = np.ones([1] * x.ndim, bool)
     y = x if how.mode == "nearest" else x.astype(compute_dtype(x.dtype) if is_float(x) else mx.float32)
     changed = [axis for axis, scale in zip(axes, scales, strict=True) if cropped or scale != 1]
-    image = x.ndim > 2 and min(changed, default=0) > 1
+    image = x.ndim > 2 and min(changed, default=0) > 1 and not in_one_pass(y)
     y = y.transpose(channels_last(x.ndim)) if image else y
     for axis, count, scale, ends in zip(axes, counts, scales, roi.reshape(2, -1).T.tolist(), strict=True):
         length = x.shape[axis]

@@ -60,6 +60,34 @@ def test_strided_indices() -> None:
         np.testing.assert_array_equal(np.array(cpu_indexing.take(a, view, 0)), wanted)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(("count", "taps"), [(7, 1), (3, 2), (9, 5), (0, 2)])
+def test_take_sums(axis: int, count: int, taps: int) -> None:
+    a, random = table(mx.float32, 4, 5, 2050), np.random.default_rng(2)
+    for view in (a, mx.contiguous(a.transpose()).transpose(), a[::2, :, :1], mx.broadcast_to(a[:1, :, :1], (4, 5, 6))):
+        weights = random.integers(-3, 4, (count, taps)).astype(np.float32)
+        indices = random.integers(-2, view.shape[axis] + 2, (count, taps)).astype(np.int32)
+        slices = np.take(np.array(view), np.clip(indices, 0, view.shape[axis] - 1), axis)
+        wanted = np.sum(slices * weights.reshape(count, taps, *[1] * (2 - axis)), axis + 1)
+        found = cpu_indexing.take_sums(view, mx.array(indices), mx.array(weights), axis)
+        np.testing.assert_array_equal(np.array(found), wanted)
+
+
+def test_sums_that_can_not_be() -> None:
+    a, places, weights = mx.zeros((3, 4)), mx.zeros((2, 2), mx.int32), mx.zeros((2, 2))
+    for axis in (-1, 2):
+        with pytest.raises(mx.MLXError, match="no such axis"):
+            cpu_indexing.take_sums(a, places, weights, axis)
+    for given in ((a.astype(mx.float16), places, weights), (a, weights, weights), (a, places, places)):
+        with pytest.raises(mx.MLXError, match="int32 indices are needed"):
+            cpu_indexing.take_sums(*given, 0)
+    for given in ((a, places[0], weights[0]), (a, places, weights[:1]), (a, places[:, :0], weights[:, :0])):
+        with pytest.raises(mx.MLXError, match="a row of indices"):
+            cpu_indexing.take_sums(*given, 0)
+    with pytest.raises(mx.MLXError, match="length 0"):
+        cpu_indexing.take_sums(a[:0], places, weights, 0)
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_take_elements(dtype: mx.Dtype, axis: int) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import mlxc_py as mx
+from mlxc_py import cpu_indexing, tape
 from mlxc_py import cpu_primitives as primitives
-from mlxc_py import tape
 
 pytestmark = pytest.mark.skipif(not tape.supported(), reason="this libmlxc records no tapes")
 
@@ -271,6 +271,19 @@ def test_shuffled_channels_are_turned_once() -> None:
 
     made = same(build, floats(8, 1, 12, 6, 6))
     assert made.count("Transpose") == 2  # of the input, and the shuffle
+
+
+def test_images_are_resized_as_they_lie() -> None:
+    places, weights = mx.array([[0, 1], [2, 5], [5, 3]], mx.int32), floats(3, 3, 2)
+
+    def build(x: mx.Array) -> list[mx.Array]:
+        y = (x * 2).transpose(0, 3, 1, 2)
+        for axis in (2, 3):
+            y = cpu_indexing.take_sums(y, places, weights, axis)
+        return [(y + 1).transpose(0, 2, 3, 1)]
+
+    with mx.stream(mx.cpu):
+        assert same(build, floats(8, 2, 6, 7, 5)).count("Transpose") == 0
 
 
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 1, 0, 2), (1, 0, 2, 3), (2, 3, 0, 1)])
