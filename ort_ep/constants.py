@@ -84,22 +84,25 @@ _made: weakref.WeakValueDictionary[Hashable, Prepared] = weakref.WeakValueDictio
 
 
 def prepared(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
-    """Carry the recipes out, in order. The weights they read are not kept, unless a result is a view of them."""
-    results: list[Prepared] = []
-    for batch in _batches(recipes):
+    """Carry the recipes out; results in their order. The weights they read are not kept, unless a result is a view.
+
+    Large ones come first: what is in memory twice at the end, when all the others are there, is small then.
+    """
+    results: dict[int, Prepared] = {}
+    for batch in _batches(sorted(recipes, key=lambda recipe: -recipe.nbytes)):
         keys = [_file_key(recipe, model_path) for recipe in batch]
         found = [None if key is None else _made.get(key) for key in keys]
         missing = [recipe for recipe, known in zip(batch, found, strict=True) if known is None]
         fresh = iter(_carried_out(missing, model_path))
-        for key, known in zip(keys, found, strict=True):
-            results.append(known or next(fresh))
+        for recipe, key, known in zip(batch, keys, found, strict=True):
+            done = results[id(recipe)] = known or next(fresh)
             if key is not None:
-                _made[key] = results[-1]
+                _made[key] = done
         mx.clear_cache()  # where MLX has put the memory of the weights that this batch has replaced
-    return results
+    return [results[id(recipe)] for recipe in recipes]
 
 
-def _batches(recipes: Sequence[Recipe]) -> Iterator[list[Recipe]]:
+def _batches(recipes: Iterable[Recipe]) -> Iterator[list[Recipe]]:
     batch: list[Recipe] = []
     nbytes = 0
     for recipe in recipes:
