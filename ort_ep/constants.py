@@ -6,6 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -78,6 +79,10 @@ class Recipe:
     inputs: tuple[Initializer | None, ...]
     key: Hashable
 
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.inputs if item is not None)
+
 
 _made: weakref.WeakValueDictionary[Hashable, Prepared] = weakref.WeakValueDictionary()
 """By recipe and windows of files: a session whose weights were prepared from the same file reads none of it."""
@@ -89,7 +94,7 @@ def prepared(recipes: Sequence[Recipe], model_path: str) -> list[Prepared]:
     Large ones come first: what is in memory twice at the end, when all the others are there, is small then.
     """
     results: dict[int, Prepared] = {}
-    for batch in _batches(sorted(recipes, key=lambda recipe: -recipe.nbytes)):
+    for batch in _batches(sorted(recipes, key=attrgetter("nbytes"), reverse=True)):
         keys = [_file_key(recipe, model_path) for recipe in batch]
         found = [None if key is None else _made.get(key) for key in keys]
         missing = [recipe for recipe, known in zip(batch, found, strict=True) if known is None]
@@ -106,12 +111,11 @@ def _batches(recipes: Iterable[Recipe]) -> Iterator[list[Recipe]]:
     batch: list[Recipe] = []
     nbytes = 0
     for recipe in recipes:
-        more = sum(item.nbytes for item in recipe.inputs if item is not None)
-        if batch and nbytes + more > BATCH_BYTES:
+        if batch and nbytes + recipe.nbytes > BATCH_BYTES:
             yield batch
             batch, nbytes = [], 0
         batch.append(recipe)
-        nbytes += more
+        nbytes += recipe.nbytes
     if batch:
         yield batch
 
