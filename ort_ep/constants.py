@@ -33,7 +33,7 @@ from ort_ep.streams import evaluate
 
 T = TypeVar("T")
 
-BATCH_BYTES: Final = 16 << 20
+BATCH_BYTES: Final = 4 << 20
 """Weights that are prepared at a time: each is in memory twice until its prepared form replaces it."""
 
 

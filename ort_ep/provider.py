@@ -9,7 +9,7 @@ from typing import Any
 import mlxc_py as mx
 from mlxc_py import tf32
 from mlxc_py.guards import forked_after_use
-from ort_ep import compiled, fusion, memory, partition, planner, quantized, shared_initializers, streams
+from ort_ep import compiled, folding, fusion, memory, partition, planner, quantized, shared_initializers, streams
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Translation, Verdict
@@ -171,6 +171,7 @@ class Provider:
 
     def _plan(self, graph: Graph, calls: Sequence[Translation]) -> Plan:
         with streams.pool(self._device).lease(), switched_off(*self._sharing_switched_off()):
+            calls = folding.folded(graph, calls)
             if self._device == "gpu" and self._options.fuse != "off":
                 calls = fusion.fused(graph, calls)
             if self._device == "cpu" and quantized.pays():

@@ -16,6 +16,8 @@ from ort_ep.options import parse
 LOWEST = (1, 24)
 BY_NAME = (1, 25)  # providers=[name] knows plugin EPs from here on
 SHOWN = 20  # nodes that an error lists
+FOLDED_HERE = "ConvBNFusion"  # an optimizer of ORT that has all weights in memory twice: see ort_ep/folding.py
+_DISABLED = "optimization.disable_specified_optimizers"
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -99,6 +101,7 @@ def session_options(*, strict: bool = False, **options: object) -> onnxruntime.S
     settings = onnxruntime.SessionOptions()
     register()
     settings.add_provider_for_devices(devices()[:1], texts)
+    settings.add_session_config_entry(_DISABLED, FOLDED_HERE)
     _made.add(settings)
     return settings
 
@@ -128,10 +131,12 @@ class InferenceSession(onnxruntime.InferenceSession):
             )
         texts = _checked(options)
         register()
+        disabled = _disabled_optimizers(sess_options)
         if sess_options in _made and not texts:  # named again, ORT would warn that it has its providers
-            super().__init__(model, sess_options)
+            super().__init__(model, sess_options, disabled_optimizers=disabled)
         elif _version() >= BY_NAME:
-            super().__init__(model, sess_options, providers=[(EP_NAME, texts), "CPUExecutionProvider"])
+            providers = [(EP_NAME, texts), "CPUExecutionProvider"]
+            super().__init__(model, sess_options, providers=providers, disabled_optimizers=disabled)
         else:
             settings = sess_options or onnxruntime.SessionOptions()
             if not settings.has_providers():
@@ -141,7 +146,7 @@ class InferenceSession(onnxruntime.InferenceSession):
                     "these SessionOptions have been used, and onnxruntime 1.24 keeps the first session's provider "
                     "options in them: pass new SessionOptions"
                 )
-            super().__init__(model, settings)
+            super().__init__(model, settings, disabled_optimizers=disabled)
         if strict:
             _refuse_cpu_nodes(self)
 
@@ -158,6 +163,15 @@ class InferenceSession(onnxruntime.InferenceSession):
             _hear_interrupt()
             raise
         return outputs
+
+
+def _disabled_optimizers(sess_options: onnxruntime.SessionOptions | None) -> set[str]:
+    """What the options disable, and what `ort_ep.folding` does: ORT takes the names from one place only."""
+    try:
+        named = sess_options.get_session_config_entry(_DISABLED) if sess_options is not None else ""
+    except RuntimeError:  # it has no such entry
+        named = ""
+    return {FOLDED_HERE, *filter(None, named.split(";"))}
 
 
 def _hear_interrupt() -> None:
