@@ -161,8 +161,6 @@ class Graph:
     """Nodes in topological order and the values between them. `functions` are the model's own (serialised protos).
 
     `ort_version` is the minor version of the API that ORT offers the graph through, 0 for a graph from elsewhere.
-    `parent` is the node whose body this graph is, where ORT offers the body by itself: with its bodies, but ORT does
-    not say there which of its inputs are constant.
     """
 
     name: str
@@ -175,7 +173,6 @@ class Graph:
     ir_version: int = 0
     ort_version: int = 0
     parent_node: str | None = None
-    parent: Node | None = None
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def forget_memory(self) -> None:
@@ -229,12 +226,25 @@ def read(data: Mapping[str, Any]) -> Graph:
     return _graph(data, {})
 
 
+def parent(data: Mapping[str, Any]) -> Graph | None:
+    """The node whose body a document is about, alone in a graph; None where ORT offers no body.
+
+    ORT does not say there which of the node's inputs are constant.
+    """
+    return _graph({**data, "inputs": (), "outputs": (), **data["parent"]}, {}) if "parent" in data else None
+
+
+def header(data: Mapping[str, Any]) -> Graph:
+    """A document's graph without nodes: what it is called by."""
+    outputs = [Value(index, data["values"][index][0]) for index in data["outputs"]]
+    return Graph(data["name"], {}, [], outputs, [], [], parent_node=data.get("parent_node"))
+
+
 def _graph(data: Mapping[str, Any], outer_opsets: Mapping[str, int]) -> Graph:
     values = [_value(index, row) for index, row in enumerate(data["values"])]
     opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in data["opsets"].items()}
     opsets = opsets or dict(outer_opsets)
     nodes = [_node(position, row, values, opsets) for position, row in enumerate(data["nodes"])]
-    parent = data.get("parent")
     return Graph(
         name=data["name"],
         opsets=opsets,
@@ -246,12 +256,7 @@ def _graph(data: Mapping[str, Any], outer_opsets: Mapping[str, int]) -> Graph:
         ir_version=data.get("ir_version") or 0,
         ort_version=data.get("ort") or 0,
         parent_node=data.get("parent_node"),
-        parent=_parent(parent, opsets) if parent else None,
     )
-
-
-def _parent(data: Mapping[str, Any], opsets: Mapping[str, int]) -> Node:
-    return _node(0, data["nodes"][0], [_value(index, row) for index, row in enumerate(data["values"])], opsets)
 
 
 # ORT's ONNXType, by its numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ class Provider:
         self._registry = registry
         self._computes: list[Compute] = []
         self._offer: Offer | None = None
+        self._whole: set[bytes] = set()  # nodes that are claimed with their bodies, which ORT offers one by one
         self._weight_bytes = 0
         self._error: Exception | None = None
         self._options = Options()
@@ -79,7 +81,7 @@ class Provider:
         """Positions of the nodes to fuse, by cluster. Idempotent: ORT asks again after each of its own rewrites."""
         try:
             with memory.collections_paused():
-                return self._claim(graphs.parse(document))
+                return self._claim(document)
         except Exception as error:
             # ORT would swallow this into a silent CPU session
             if self._options.strict or self._options.on_compute_error == "raise":
@@ -89,16 +91,24 @@ class Provider:
             self._failed(message, first=message not in self.report.failures)
             return []
 
-    def _claim(self, graph: Graph) -> list[list[int]]:
-        # ORT compiles what a graph gave before it offers the next graph
-        self._parent, self._offer = graph.parent_node or "", None
-        if self._error is not None:
-            return [[0]] if graph.nodes else []
-        analyzer = Analyzer(graph, self._registry, self._device)
-        if graph.parent is not None and _belongs_to_parent(graph.parent, analyzer):
-            self.report.offered(graph, [])
+    def _claim(self, document: bytes) -> list[list[int]]:
+        around = _parent_text(document)
+        if around in self._whole:
             return []
-        verdicts = analyzer.verdicts()
+        data = json.loads(document)
+        # ORT compiles what a graph gave before it offers the next graph
+        self._parent, self._offer = data.get("parent_node") or "", None
+        if self._error is not None:
+            return [[0]] if data["nodes"] else []
+        parent = graphs.parent(data)
+        if parent is not None and _takes_bodies(parent.nodes[0], self._analyzer(parent)):
+            self.report.offered(graphs.header(data), [])
+            self._whole.add(around)
+            return []
+        return self._claim_nodes(graphs.read(data))
+
+    def _claim_nodes(self, graph: Graph) -> list[list[int]]:
+        verdicts = self._analyzer(graph).verdicts()
         clusters, given_up = partition.settled(graph, [verdict.claimed for verdict in verdicts])
         for position, reason in given_up.items():
             verdicts[position] = Verdict(graph.nodes[position], reason=reason)
@@ -113,6 +123,9 @@ class Provider:
         self._log_declined(declined)
         self._offer = Offer(graph, verdicts) if clusters else None
         return clusters
+
+    def _analyzer(self, graph: Graph) -> Analyzer:
+        return Analyzer(graph, self._registry, self._device)
 
     def _log_declined(self, declined: Sequence[tuple[Node, str]]) -> None:
         severity = Severity.WARNING if self._options.verbose else Severity.VERBOSE
@@ -129,6 +142,7 @@ class Provider:
             finally:
                 del error
         offer, self._offer = self._offer, None
+        self._whole.clear()
         with memory.collections_paused():
             return [self._compile(json.loads(text), name, offer) for text, name in zip(documents, names, strict=True)]
 
@@ -163,7 +177,7 @@ class Provider:
         return compute
 
     def _translated(self, graph: Graph) -> list[Translation]:
-        verdicts = Analyzer(graph, self._registry, self._device).verdicts()
+        verdicts = self._analyzer(graph).verdicts()
         refused = next((verdict for verdict in verdicts if verdict.reason), None)
         if refused is not None:
             raise RuntimeError(f"{refused.node.title} was claimed and can't be translated: {refused.reason}")
@@ -262,12 +276,22 @@ def _without_unpaid(clusters: list[list[int]], verdicts: list[Verdict]) -> tuple
     return kept, verdicts
 
 
-def _belongs_to_parent(parent: Node, analyzer: Analyzer) -> bool:
-    """Whether nothing of a body may be claimed by itself: fused nodes would take the whole parent away from us.
+def _takes_bodies(parent: Node, analyzer: Analyzer) -> bool:
+    """Whether nothing of its bodies may be claimed by itself: fused nodes would take the whole parent away from us.
 
     ORT replaces a SequenceMap that nobody claims by its function and offers that; it can't do so around fused nodes.
     """
     return parent.op_type == "SequenceMap" or analyzer.verdict(parent).claimed
+
+
+def _parent_text(document: bytes) -> bytes:
+    """The part of a body's document that describes its parent, without the addresses of what ORT copies anew."""
+    text = document.partition(b',"parent":')[2]
+    return _ATTRIBUTE_ADDRESS.sub(b"", _INITIALIZER_ADDRESS.sub(b"", text))
+
+
+_INITIALIZER_ADDRESS = re.compile(rb"\[\d{9,}(?=,\d+,\d+,\[)")
+_ATTRIBUTE_ADDRESS = re.compile(rb"\],\d{9,}(?=,\d+\]\])")
 
 
 def _is_model_function(node: Node) -> bool:

@@ -37,15 +37,21 @@ def offered(text: bytes, registry: Registry) -> Offer:
     return Offer(graph, Analyzer(graph, registry).verdicts())
 
 
-def test_sessions_decide_on_each_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    decided: list[str] = []
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators of the nodes that are decided on."""
+    operators: list[str] = []
     verdict = Analyzer.verdict
 
     def counted(self: Analyzer, node: graphs.Node) -> Any:
-        decided.append(node.op_type)
+        operators.append(node.op_type)
         return verdict(self, node)
 
     monkeypatch.setattr(Analyzer, "verdict", counted)
+    return operators
+
+
+def test_sessions_decide_on_each_node_once(decided: list[str]) -> None:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     text = WEIGHTED.replace("y = Relu(a)", "b = Abs(a) s = Cast<to = 8>(b) c = Cast<to = 1>(s) y = Relu(c)")
@@ -54,8 +60,9 @@ def test_sessions_decide_on_each_node_once(monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_array_equal(session.run(None, {"x": np.array([-4, 1], np.float32)})[0], [3, 3])
 
 
-def test_bodies_are_parts_too() -> None:
+def test_bodies_are_parts_too_and_their_parent_is_decided_on_once_for_them(decided: list[str]) -> None:
     session = ort_ep.InferenceSession(model(NESTED).SerializeToString(), strict=True, on_compute_error="raise")
+    assert decided == ["If", "If"]  # for its two bodies, and where it is
     x = np.array([5, 6], np.float32)
     np.testing.assert_array_equal(session.run(None, {"c": np.array(True), "x": x})[0], [8, 20])
     np.testing.assert_array_equal(session.run(None, {"c": np.array(False), "x": x})[0], [4, 4])
