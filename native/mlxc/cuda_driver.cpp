@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -15,7 +14,7 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;
 constexpr size_t kMostKept = size_t(256) << 20;
-constexpr size_t kLarge = size_t(4) << 20, kLanes = 8, kChunk = size_t(1) << 20, kChunks = 2;
+constexpr size_t kLarge = size_t(4) << 20, kLanes = 4;
 
 // As MLX rounds, so that its arrays can take over such a buffer.
 size_t rounded(size_t bytes) {
@@ -40,7 +39,8 @@ Driver::Driver() {
   complete = library && find("cuInit", initialize) && find("cuGetErrorString", get_error) &&
       find("cuDevicePrimaryCtxRetain", retain_context) && find("cuCtxPushCurrent_v2", push_context) &&
       find("cuCtxPopCurrent_v2", pop_context) && find("cuStreamCreate", create_stream) &&
-      find("cuStreamSynchronize", synchronize) && find("cuMemAllocAsync", allocate) && find("cuMemFreeAsync", release) &&
+      find("cuStreamSynchronize", synchronize) && find("cuEventCreate", create_event) &&
+      find("cuEventRecord", record) && find("cuEventSynchronize", await_event) && find("cuMemAllocAsync", allocate) && find("cuMemFreeAsync", release) &&
       find("cuMemFree_v2", release_managed) && find("cuMemAllocHost_v2", allocate_locked) &&
       find("cuMemcpyHtoDAsync_v2", to_device) && find("cuMemcpyDtoHAsync_v2", to_host) &&
       initialize(0) == 0;
@@ -121,7 +121,7 @@ void Device::give_back(CudaBuffer* buffer) noexcept {
 
 void Device::fill(void* to, const void* from, size_t bytes) {
   auto part = [&](const Lane& lane, size_t first, size_t count) {
-    return upload(lane, pointer(to) + first, static_cast<const char*>(from) + first, count);
+    return lane.upload(pointer(to) + first, static_cast<const char*>(from) + first, count);
   };
   driver().check(driver().synchronize(stream_), "copy to the device");
   if (in_lanes(bytes, part)) return;
@@ -131,59 +131,100 @@ void Device::fill(void* to, const void* from, size_t bytes) {
 
 void Device::read(void* to, const void* from, size_t bytes) {
   auto part = [&](const Lane& lane, size_t first, size_t count) {
-    return download(lane, static_cast<char*>(to) + first, pointer(from) + first, count);
+    return lane.download(static_cast<char*>(to) + first, pointer(from) + first, count);
   };
   if (in_lanes(bytes, part)) return;
   driver().check(driver().to_host(to, pointer(from), bytes, stream_), "copy to the host");
   driver().check(driver().synchronize(stream_), "copy to the host");
 }
 
-int Device::upload(const Lane& lane, Driver::Pointer to, const char* from, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    for (size_t i = 0; i < kChunks && done < bytes; ++i) {
-      const size_t count = std::min(kChunk, bytes - done);
-      std::memcpy(lane.locked + i * kChunk, from + done, count);
-      if (int status = driver().to_device(to + done, lane.locked + i * kChunk, count, lane.stream)) return status;
-      done += count;
-    }
-    if (int status = driver().synchronize(lane.stream)) return status;
-  }
-  return 0;
-}
-
-int Device::download(const Lane& lane, char* to, Driver::Pointer from, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    const size_t count = std::min(kChunk * kChunks, bytes - done);
-    if (int status = driver().to_host(lane.locked, from + done, count, lane.stream)) return status;
-    if (int status = driver().synchronize(lane.stream)) return status;
-    std::memcpy(to + done, lane.locked, count);
-    done += count;
-  }
-  return 0;
-}
-
-// Whether `part` was called for pieces of a copy, in all lanes at once; not for a small one, or while another has them.
-template <class Part>
-bool Device::in_lanes(size_t bytes, const Part& part) {
+// Whether `part` has copied pieces, in all lanes at once; not for a small copy, or while another one has the lanes.
+bool Device::in_lanes(size_t bytes, const std::function<int(const Lane&, size_t first, size_t count)>& part) {
   std::unique_lock lock(lanes_mutex_, std::try_to_lock);
   if (bytes < kLarge || !lock) return false;
   while (lanes_.size() < std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kLanes)) {
     Lane lane;
-    if (driver().allocate_locked(reinterpret_cast<void**>(&lane.locked), kChunk * kChunks) != 0) return false;
-    driver().check(driver().create_stream(&lane.stream, kNonBlocking), "no stream");
+    if (lane.make() != 0) return false;
     lanes_.push_back(lane);
   }
-  auto work = [&](size_t i) {
-    Current here(*this);
+  std::vector<int> status(lanes_.size());
+  crew_.run(lanes_.size(), [&](size_t i) {
+    if ((status[i] = driver().push_context(context_)) != 0) return;
     const size_t first = bytes * i / lanes_.size(), last = bytes * (i + 1) / lanes_.size();
-    return part(lanes_[i], first, last - first);
-  };
-  std::vector<std::future<int>> others;
-  for (size_t i = 1; i < lanes_.size(); ++i) others.push_back(std::async(std::launch::async, work, i));
-  int status = work(0);
-  for (auto& other : others) status = std::max(status, other.get());
-  driver().check(status, "copy");
+    status[i] = part(lanes_[i], first, last - first);
+    void* context = nullptr;
+    driver().pop_context(&context);
+  });
+  driver().check(*std::max_element(status.begin(), status.end()), "copy");
   return true;
+}
+
+// ---- lanes
+int Lane::make() {
+  constexpr unsigned kNoTiming = 2;
+  if (int status = driver().create_stream(&stream, kNonBlocking)) return status;
+  for (auto& event : copied)
+    if (int status = driver().create_event(&event, kNoTiming)) return status;
+  return driver().allocate_locked(reinterpret_cast<void**>(&locked), kChunk * kChunks);
+}
+
+int Lane::upload(Driver::Pointer to, const char* from, size_t bytes) const {
+  for (size_t done = 0, k = 0; done < bytes; ++k) {
+    const size_t i = k % kChunks, count = std::min(kChunk, bytes - done);
+    if (k >= kChunks)
+      if (int status = driver().await_event(copied[i])) return status;
+    std::memcpy(locked + i * kChunk, from + done, count);
+    if (int status = driver().to_device(to + done, locked + i * kChunk, count, stream)) return status;
+    if (int status = driver().record(copied[i], stream)) return status;
+    done += count;
+  }
+  return driver().synchronize(stream);
+}
+
+int Lane::download(char* to, Driver::Pointer from, size_t bytes) const {
+  const size_t chunks = (bytes + kChunk - 1) / kChunk;
+  const auto start = [&](size_t k) {
+    const size_t i = k % kChunks, first = k * kChunk;
+    if (int status = driver().to_host(locked + i * kChunk, from + first, std::min(kChunk, bytes - first), stream)) return status;
+    return driver().record(copied[i], stream);
+  };
+  for (size_t k = 0; k < std::min(chunks, kChunks); ++k)
+    if (int status = start(k)) return status;
+  for (size_t k = 0; k < chunks; ++k) {
+    const size_t i = k % kChunks, first = k * kChunk;
+    if (int status = driver().await_event(copied[i])) return status;
+    std::memcpy(to + first, locked + i * kChunk, std::min(kChunk, bytes - first));
+    if (k + kChunks < chunks)
+      if (int status = start(k + kChunks)) return status;
+  }
+  return 0;
+}
+
+void Crew::run(size_t n, const std::function<void(size_t)>& work) {
+  std::unique_lock lock(mutex_);
+  for (; members_ + 1 < n; ++members_) std::thread(&Crew::serve, this, members_ + 1).detach();
+  work_ = &work;
+  wanted_ = n;
+  busy_ = n - 1;
+  ++calls_;
+  called_.notify_all();
+  lock.unlock();
+  work(0);
+  lock.lock();
+  done_.wait(lock, [&] { return busy_ == 0; });
+}
+
+void Crew::serve(size_t i) {
+  std::unique_lock lock(mutex_);
+  for (size_t seen = calls_ - 1;;) { // it is started by the first call that wants it, under the lock
+    called_.wait(lock, [&] { return calls_ != seen; });
+    seen = calls_;
+    if (i >= wanted_) continue;
+    lock.unlock();
+    (*work_)(i);
+    lock.lock();
+    if (--busy_ == 0) done_.notify_one();
+  }
 }
 
 Device& device(int index) {

@@ -2,6 +2,7 @@
 // build, and elsewhere there is nothing of it.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -29,6 +30,9 @@ struct Driver {
   int (*pop_context)(void**) = nullptr;
   int (*create_stream)(void**, unsigned) = nullptr;
   int (*synchronize)(void*) = nullptr;
+  int (*create_event)(void**, unsigned) = nullptr;
+  int (*record)(void*, void*) = nullptr;
+  int (*await_event)(void*) = nullptr;
   int (*allocate)(Pointer*, size_t, void*) = nullptr;
   int (*release)(Pointer, void*) = nullptr;
   int (*release_managed)(Pointer) = nullptr;
@@ -50,6 +54,35 @@ struct Driver {
 };
 
 const Driver& driver();
+
+// From ordinary memory the driver copies in one thread, at half of what the bus carries: large copies are made by a few
+// threads, each through page-locked memory of its own, a ring of chunks.
+struct Lane {
+  static constexpr size_t kChunk = size_t(1) << 20, kChunks = 2;
+
+  void* stream = nullptr;
+  char* locked = nullptr;
+  void* copied[kChunks] = {}; // events
+
+  int make();
+  int upload(Driver::Pointer to, const char* from, size_t bytes) const;
+  int download(char* to, Driver::Pointer from, size_t bytes) const;
+};
+
+// Threads that work beside their caller, one caller at a time. They stay until the process ends.
+class Crew {
+ public:
+  // work(i) for each i < n, on n threads, of which the caller is one.
+  void run(size_t n, const std::function<void(size_t)>& work);
+
+ private:
+  void serve(size_t i);
+
+  std::mutex mutex_;
+  std::condition_variable called_, done_;
+  const std::function<void(size_t)>* work_ = nullptr;
+  size_t members_ = 0, wanted_ = 0, calls_ = 0, busy_ = 0;
+};
 
 // MLX's context of one device, and a stream for copies and launches that waits for no other.
 class Device {
@@ -73,25 +106,16 @@ class Device {
   void read(void* to, const void* from, size_t bytes);
 
  private:
-  // From ordinary memory the driver copies in one thread, at half of what the bus carries: large copies are made by a
-  // few threads, each through page-locked memory of its own.
-  struct Lane {
-    void* stream = nullptr;
-    char* locked = nullptr;
-  };
-
   CudaBuffer* take(size_t bytes);
   void give_back(CudaBuffer* buffer) noexcept;
-  static int upload(const Lane& lane, Driver::Pointer to, const char* from, size_t bytes);
-  static int download(const Lane& lane, char* to, Driver::Pointer from, size_t bytes);
-  template <class Part>
-  bool in_lanes(size_t bytes, const Part& part);
+  bool in_lanes(size_t bytes, const std::function<int(const Lane&, size_t first, size_t count)>& part);
 
   int index_;
   void* context_ = nullptr;
   void* stream_ = nullptr;
   std::vector<Lane> lanes_;
   std::mutex lanes_mutex_;
+  Crew crew_;
   std::mutex mutex_;
   std::multimap<size_t, CudaBuffer*> kept_;
   size_t kept_bytes_ = 0;
