@@ -47,13 +47,12 @@ class TapeLine:
         if _calls().check(self._live, steps, given, len(inputs), wanted, len(outputs)):
             raise local.here.failure("TapeLine.check")
 
-    def at(self, steps: int) -> Tape | None:
-        """The tape at a step between those that were checked; None where it has to be recorded, because a size that
-        grows equals another one there."""
+    def at(self, steps: int) -> Tape:
+        """The tape at a step between those that were checked."""
         made = c_size_t()
         if _calls().at(addressof(made), self._live, steps):
             raise local.here.failure("TapeLine.at")
-        return Tape.adopt(made.value, *self._counts) if made.value else None
+        return Tape.adopt(made.value, *self._counts)
 
     @property
     def _live(self) -> int:

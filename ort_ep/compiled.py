@@ -21,9 +21,10 @@ from ort_ep.bodies import Bodies
 from ort_ep.captured import DirectGraph
 from ort_ep.direct import Delivered, DirectInputs, DirectTape, Input, Output, Read, passes
 from ort_ep.engine import PLAN_CLOSED, EagerEngine, exact
+from ort_ep.even import Watched
 from ort_ep.lines import Derived, Lines, Recorded
 from ort_ep.options import OptionError, Options
-from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want, arrays
+from ort_ep.plan import Frame, Plan, Port, Segment, Slot, Step, Want, Watch, arrays
 from ort_ep.report import CompileReport
 from ort_ep.results import Outline, Results, outlined
 from ort_ep.streams import PooledStream, spent
@@ -230,12 +231,8 @@ class CompiledEngine:
         """The trace of a key that lies between others."""
 
         def record(other: Key) -> Recorded[Outline]:
-            known, results = _known_at(stage, _known(stage, frame), other), Results()
-            shapes = [part[1] for read, part in zip(stage.reads, other[0][1:], strict=True) if part and read.device]
-            opened = [tape.placeholder(shape, a.dtype) for shape, a in zip(shapes, _inputs(stage, frame), strict=True)]
-            outputs = _build(plan, stage, known, opened, results, empty_arrays=True)
             self._report.traced()
-            return Recorded(opened, outputs, *outlined(results))
+            return _recording(plan, stage, frame, other)
 
         derived = lines.find(key) or lines.missed(key, record, stream.lock)
         return self._derived(derived) if derived else None
@@ -336,6 +333,21 @@ def _known(stage: _Stage, frame: Frame) -> dict[int, tuple[Slot, Slot]]:
     return known
 
 
+def _recording(plan: Plan, stage: _Stage, frame: Frame, key: Key) -> Recorded[Outline]:
+    """A stage on placeholders for a key of the line that the frame's is on."""
+    known, results = _known_at(stage, _known(stage, frame), key), Results()
+    shapes = [part[1] for read, part in zip(stage.reads, key[0][1:], strict=True) if part and read.device]
+    opened = [tape.placeholder(shape, a.dtype) for shape, a in zip(shapes, _inputs(stage, frame), strict=True)]
+    watched = Watched()
+
+    def watch(step: Step, arguments: Sequence[Slot], made: Sequence[Slot]) -> None:
+        assert step.even is not None
+        watched.note(step.even, arguments, made)
+
+    outputs = _build(plan, stage, known, opened, results, empty_arrays=True, watch=watch)
+    return Recorded(opened, outputs, *outlined(results), watched.same, tuple(watched.numbers))
+
+
 def _known_at(stage: _Stage, known: dict[int, tuple[Slot, Slot]], key: Key) -> dict[int, tuple[Slot, Slot]]:
     """The same for another key of the line that theirs is on."""
     parts, contents = key[0], iter(key[1])
@@ -361,6 +373,7 @@ def _build(
     results: Results,
     *,
     empty_arrays: bool,
+    watch: Watch | None = None,
 ) -> list[mx.Array]:
     """Call the handlers of a stage on placeholders; notes in `results` where they go.
 
@@ -368,7 +381,7 @@ def _build(
     """
     if not empty_arrays and _any_empty(opened):
         raise _EmptyArrayError
-    frame = Frame(list(plan.values), dict(plan.twins))
+    frame = Frame(list(plan.values), dict(plan.twins), watch=watch)
     placeholders = iter(opened)
     for read in (read for read in stage.reads if read.slot in known):
         value, twin = known[read.slot]
@@ -417,7 +430,7 @@ def _stages(plan: Plan) -> list[_Stage]:
     for segment in plan.segments:
         runs = [(traced, list(steps)) for traced, steps in groupby(segment.steps, lambda step: step.traceable)]
         for i, (traced, steps) in enumerate(runs or [(False, [])]):
-            even = traced and tape.supported() and all(step.even for step in steps)
+            even = traced and tape.supported() and all(step.even is not None for step in steps)
             stages.append(_Stage(Segment(segment.sync if i == 0 else (), steps), traced, even=even))
     constants = {slot for slot, value in enumerate(plan.values) if value is not None}
     later: set[int] = set()

@@ -16,7 +16,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -47,12 +47,14 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Recorded(Generic[T]):
     """A graph on placeholders: its inputs and outputs, and what else there is to know, in parts that must not change
-    and numbers that may grow."""
+    and numbers that may grow. `watched` and `further` are such, too, but nothing that a run needs."""
 
     inputs: Sequence[mx.Array]
     outputs: Sequence[mx.Array]
     fixed: T
     numbers: Point
+    watched: Sequence[Hashable]
+    further: Point
 
 
 Record = Callable[[Key], Recorded[T]]
@@ -188,8 +190,9 @@ class Line(Generic[T]):
 
     keys: Keys
     tapes: TapeLine
-    fixed: T
+    first: Recorded[T]
     numbers: Growing
+    further: Growing
     least: int
     most: float
     low: int = 0
@@ -200,8 +203,7 @@ class Line(Generic[T]):
     def derived(self, steps: int) -> Derived[T] | None:
         if not self.low <= steps <= self.high:
             return None
-        tape = self.tapes.at(steps)
-        return None if tape is None else Derived(tape, self.fixed, self.numbers.at(steps))
+        return Derived(self.tapes.at(steps), self.first.fixed, self.numbers.at(steps))
 
     def reaches(self, steps: int) -> bool:
         """Whether a step may be on the line, as far as is known."""
@@ -223,7 +225,8 @@ class Line(Generic[T]):
     def check(self, steps: int, recorded: Recorded[T]) -> None:
         """UnevenError or MLXError where a recording is not what the line says."""
         self.tapes.check(steps, (recorded.inputs, recorded.outputs))
-        if recorded.fixed != self.fixed or recorded.numbers != self.numbers.at(steps):
+        _require_same(self.first, recorded)
+        if recorded.numbers != self.numbers.at(steps) or recorded.further != self.further.at(steps):
             raise UnevenError("what is known on the host")
 
 
@@ -283,7 +286,7 @@ class Lines(Generic[T]):
         try:
             line = _recorded(key, point, direction, record, lock)
         except Exception:  # UnevenError, MLXError, or a handler's, for a shape that no run had
-            wait = 2 * refused.wait if refused else AHEAD // 4
+            wait = 4 * refused.wait if refused else 1
             with self._lock:
                 self._refused[identity] = _Refused(wait, wait)
                 if len(self._refused) > MOST_REFUSED:
@@ -333,6 +336,11 @@ class Lines(Generic[T]):
         return seen.direction if seen.times >= PATIENCE else None
 
 
+def _require_same(first: Recorded[T], other: Recorded[T]) -> None:
+    if first.fixed != other.fixed or first.watched != other.watched:
+        raise UnevenError("what is known on the host")
+
+
 def _foot(point: Point, direction: Point) -> Point:
     """The point of a line that all its points lead to: where the first size that grows is least."""
     axis = next(i for i, slope in enumerate(direction) if slope)
@@ -344,16 +352,16 @@ def _recorded(key: Key, point: Point, direction: Point, record: Record[T], lock:
     """A line from two recordings; UnevenError or MLXError where they do not make one."""
     keys = Keys(key, direction)
     first, second = record(keys.at(0)), record(keys.at(1))
-    if first.fixed != second.fixed:
-        raise UnevenError("what is known on the host")
+    _require_same(first, second)
     with lock:  # what does not depend on the inputs is evaluated now
         tapes = TapeLine((first.inputs, first.outputs), (second.inputs, second.outputs))
     sizes = list(zip(point, direction, strict=True))
     return Line(
         keys,
         tapes,
-        first.fixed,
+        replace(first, inputs=(), outputs=()),
         Growing.between(first.numbers, second.numbers),
+        Growing.between(first.further, second.further),
         least=max(-((size - 2) // slope) for size, slope in sizes if slope > 0),
         most=min(((size - 2) // -slope for size, slope in sizes if slope < 0), default=math.inf),
     )

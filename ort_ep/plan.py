@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 import mlxc_py as mx
 from ort_ep import dtypes
 from ort_ep.constants import Prepared
+from ort_ep.even import Fixed
 from ort_ep.graph import Value
 from ort_ep.shared_initializers import SharedInitializer
 
@@ -52,9 +54,9 @@ class Step:
 
     `host_dtypes` are what numpy results must have: numpy's own promotion may differ from ONNX's. `containers` are the
     outputs that may be a list or None. `traceable`: the call may be recorded and replayed, because it reads no data and
-    does the same every time. `even`: what it builds follows from what it builds for neighbouring lengths (lines.py), as
-    a user's handler need not. `bodies` are handed to the function as callables; what they capture are the args from
-    `explicit` on. `title` names the node in messages; the node itself would keep its graph's edges in memory.
+    does the same every time. `even`: which arguments must not change for it to be derived (even.py); None where
+    it can't be. `bodies` are handed to the function as callables; what they capture are the args from `explicit` on.
+    `title` names the node in messages; the node itself would keep its graph's edges in memory.
     """
 
     title: str
@@ -65,7 +67,7 @@ class Step:
     host_dtypes: tuple[np.dtype[Any] | None, ...]
     containers: tuple[int, ...]
     traceable: bool
-    even: bool
+    even: Fixed | None
     bodies: Mapping[str, Body]
     explicit: int
     frees: tuple[int, ...] = ()
@@ -86,6 +88,8 @@ class Body:
 
 
 BodyRunner = Callable[[Body, Sequence[Slot]], list[Slot]]
+Watch = Callable[[Step, Sequence[Slot], Sequence[Slot]], None]
+"""A step, its arguments, its results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +121,14 @@ class Segment:
 class Frame:
     """The values of one run. `twins` holds the other form of a slot: numpy of an Array, or Array of a numpy array.
 
-    `codes` are the slots whose Arrays hold bit patterns of a type that MLX lacks.
+    `codes` are the slots whose Arrays hold bit patterns of a type that MLX lacks. `watch` is shown each call that is
+    built, also in bodies.
     """
 
     values: list[Slot]
     twins: dict[int, Slot]
     codes: Mapping[int, dtypes.ElemType] = field(default_factory=dict)
+    watch: Watch | None = None
 
     def host(self, slot: int) -> Host:
         value = self.values[slot]
@@ -155,7 +161,10 @@ class Frame:
         """
         for step in segment.steps:
             arguments = [None if arg is None else self._argument(*arg) for arg in step.args]
-            results = call(step, arguments, trace if step.traceable else run or trace)
+            built = trace if self.watch is None else partial(trace, watch=self.watch)
+            results = call(step, arguments, built if step.traceable else run or built)
+            if self.watch:
+                self.watch(step, arguments, results)
             for index, (slot, result) in enumerate(zip(step.outs, results, strict=False)):
                 if slot >= 0:
                     self.values[slot] = _checked(step, index, result)
@@ -208,7 +217,7 @@ class Plan:
     @property
     def even(self) -> bool:
         """Whether all its steps are."""
-        return all(step.even for segment in self.segments for step in segment.steps)
+        return all(step.even is not None for segment in self.segments for step in segment.steps)
 
     def frame(self, inputs: Sequence[Slot]) -> Frame:
         """A fresh frame with constants and inputs in place."""
@@ -218,9 +227,10 @@ class Plan:
         return frame
 
 
-def trace(body: Body, inputs: Sequence[Slot]) -> list[Slot]:
+def trace(body: Body, inputs: Sequence[Slot], watch: Watch | None = None) -> list[Slot]:
     """Run a body as part of what is being built: nothing is evaluated."""
     frame = body.plan.frame(inputs)
+    frame.watch = watch
     for segment in body.plan.segments:
         frame.execute(segment)
     return [frame.values[port.slot] for port in body.plan.outputs]

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 import mlxc_py as mx
-from ort_ep import dtypes
+from ort_ep import dtypes, even
 from ort_ep.capability import Translation
 from ort_ep.constants import Prepared, Recipe, constant, derived, host_constant, kept, prepared, shared
 from ort_ep.graph import Flags, Graph, Node, Value
@@ -305,7 +305,7 @@ class _Builder:
             traceable=mode is _Mode.FOLD or _traceable(call),
             bodies=call.bodies,
             explicit=len(call.ins),
-            even=handler.is_builtin and all(body.plan.even for body in call.bodies.values()),
+            even=_even(call),
         )
 
     def _alike(self, key: Hashable, value: _T) -> _T:
@@ -519,6 +519,14 @@ def _own(value: Slot) -> Slot:
         value.flags.writeable = False
         return value
     return copy.copy(value)
+
+
+def _even(call: _Call) -> even.Fixed | None:
+    """What must not change for a call to be derived; None for a user's handler, which may do anything."""
+    handler = call.handler
+    if not handler.is_builtin or (call.bodies and not all(body.plan.even for body in call.bodies.values())):
+        return None
+    return even.fixed(handler.domain, handler.name)
 
 
 def _traceable(call: _Call) -> bool:

@@ -131,8 +131,7 @@ MLXC_API int mlxc_py_tape_line_check(
     const mlx_array* outputs,
     size_t n_outputs);
 
-/* The tape at a step between those that were checked; an empty handle where it has to be recorded, because a size that
- * grows equals another one there. */
+/* The tape at a step between those that were checked. */
 MLXC_API int mlxc_py_tape_line_at(mlxc_py_tape* res, mlxc_py_tape_line line, int64_t steps);
 
 MLXC_API int mlxc_py_tape_line_free(mlxc_py_tape_line line);

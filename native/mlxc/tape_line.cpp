@@ -151,7 +151,7 @@ bool same_bytes(const mx::array& a, const mx::array& b) {
 }
 
 // The first element and the difference along each axis.
-Numbers form_of(const mx::array& a) {
+Numbers values_form(const mx::array& a) {
   require(a.size() && a.flags().row_contiguous, "a constant");
   return with_type(a.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -166,29 +166,17 @@ Numbers form_of(const mx::array& a) {
 }
 
 // ---- graphs
-std::vector<Sighting> sightings(const Arrays& inputs, const Arrays& order) {
-  std::unordered_map<std::uintptr_t, int> places, given;
-  for (size_t i = 0; i < inputs.size(); ++i) given.emplace(inputs[i].id(), int(i));
-  std::vector<Sighting> seen;
-  for (const auto& a : order) {
-    Sighting found{a.id(), nullptr, 0, {}, a.shape(), a.dtype(), -1, {}};
-    if (const auto at = given.find(a.id()); at != given.end()) {
-      found.given = at->second;
-    } else if (a.has_primitive()) {
-      found.primitive = a.primitive_ptr();
-      found.sibling = int(a.sibling_position());
-      for (const auto& input : a.inputs()) found.inputs.push_back(places.at(input.id()));
-    } else {
-      found.value = a;
-    }
-    places.emplace(a.id(), int(seen.size()));
-    seen.push_back(std::move(found));
-  }
-  return seen;
+std::string title(const Sighting& s) { return s.primitive ? s.primitive->name() : "an input"; }
+
+bool alike(const std::vector<Source>& a, const std::vector<Source>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Source& x, const Source& y) {
+    if (x.place != y.place || bool(x.constant) != bool(y.constant)) return false;
+    return !x.constant || (x.constant->dtype() == y.constant->dtype() && x.constant->ndim() == y.constant->ndim());
+  });
 }
 
-std::string title(const Sighting& s) {
-  return s.given >= 0 ? "input " + std::to_string(s.given) : s.primitive ? s.primitive->name() : "a constant";
+bool alike(const mx::Primitive& a, const mx::Primitive& b) {
+  return typeid(a) == typeid(b) && const_cast<mx::Primitive&>(a).stream() == const_cast<mx::Primitive&>(b).stream();
 }
 
 // Whether two graphs are of the same operations, sizes apart.
@@ -196,42 +184,23 @@ void require_alike(const std::vector<Sighting>& a, const std::vector<Sighting>& 
   require(a.size() == b.size(), "the number of operations");
   for (size_t i = 0; i < a.size(); ++i) {
     const auto &x = a[i], &y = b[i];
-    const bool same_kind = x.primitive && y.primitive
-        ? typeid(*x.primitive) == typeid(*y.primitive) && x.primitive->stream() == y.primitive->stream()
-        : !x.primitive && !y.primitive;
+    const bool same_kind = x.primitive && y.primitive ? alike(*x.primitive, *y.primitive) : x.primitive == y.primitive;
     require(
-        same_kind && x.given == y.given && x.sibling == y.sibling && x.inputs == y.inputs && x.dtype == y.dtype &&
+        same_kind && x.sibling == y.sibling && alike(x.inputs, y.inputs) && x.dtype == y.dtype &&
             x.shape.size() == y.shape.size(),
         "what " + title(x) + " is computed from");
   }
 }
 
-// Whether an array is the same in both graphs, what it is computed from apart.
+// Whether an operation is the same in both graphs, what it reads apart.
 bool unchanged(const Sighting& a, const Sighting& b) {
-  if (a.shape != b.shape) return false;
-  if (a.id == b.id || a.given >= 0) return true;
-  return a.primitive ? equivalent(*a.primitive, *b.primitive) : same_bytes(*a.value, *b.value);
+  return a.shape == b.shape && (a.id == b.id || a.primitive == b.primitive || equivalent(*a.primitive, *b.primitive));
 }
 
 Numbers shapes_of(const TapeNode& node) {
   Numbers all;
   for (const auto& shape : node.shapes) all.insert(all.end(), shape.begin(), shape.end());
   return all;
-}
-
-// Steps at which two different sizes are equal.
-std::unordered_set<int64_t> meetings(const std::vector<Sighting>& seen, const std::vector<Sighting>& next) {
-  std::set<std::pair<int64_t, int64_t>> sizes;
-  for (size_t i = 0; i < seen.size(); ++i)
-    for (size_t axis = 0; axis < seen[i].shape.size(); ++axis)
-      sizes.emplace(seen[i].shape[axis], int64_t(next[i].shape[axis]) - seen[i].shape[axis]);
-  std::unordered_set<int64_t> steps;
-  for (const auto& [start, slope] : sizes)
-    for (const auto& [other_start, other_slope] : sizes) {
-      const int64_t apart = other_start - start, closing = slope - other_slope;
-      if (closing && apart % closing == 0) steps.insert(apart / closing);
-    }
-  return steps;
 }
 
 // A size of 0 or 1 is read differently: it has nothing, or is broadcast.
@@ -254,7 +223,6 @@ mx::array Ramp::at(int64_t steps) const {
   return with_type(dtype, [&](auto type) {
     using T = decltype(type);
     std::vector<int> place(sizes.size(), 0);
-    Arrays made; // an array has no default
     const size_t count = std::accumulate(sizes.begin(), sizes.end(), size_t(1), std::multiplies<>());
     auto data = std::make_unique<T[]>(count);
     for (size_t i = 0; i < count; ++i) {
@@ -268,37 +236,67 @@ mx::array Ramp::at(int64_t steps) const {
   });
 }
 
+Sight::Sight(const Arrays& inputs, const Arrays& recorded) : outputs(laid_out(recorded)) {
+  order = in_order(outputs);
+  std::unordered_map<std::uintptr_t, int> place_of;
+  std::unordered_set<std::uintptr_t> opened;
+  const auto source = [&](const mx::array& a) {
+    const auto at = place_of.find(a.id());
+    return at == place_of.end() ? Source{-1, a} : Source{at->second, {}};
+  };
+  // in the order of the inputs, whether the graph reads them or not
+  for (const auto& input : inputs) {
+    place_of.emplace(input.id(), int(seen.size()));
+    opened.insert(input.id());
+    seen.push_back({input.id(), nullptr, 0, {}, input.shape(), input.dtype()});
+  }
+  for (const auto& a : order) {
+    if (opened.count(a.id())) {
+      places.push_back(place_of.at(a.id()));
+      continue;
+    }
+    if (!a.has_primitive()) {
+      places.push_back(-1);
+      continue;
+    }
+    Sighting found{a.id(), a.primitive_ptr(), int(a.sibling_position()), {}, a.shape(), a.dtype()};
+    for (const auto& input : a.inputs()) found.inputs.push_back(source(input));
+    places.push_back(int(seen.size()));
+    place_of.emplace(a.id(), int(seen.size()));
+    seen.push_back(std::move(found));
+  }
+  for (const auto& output : outputs) given.push_back(source(output));
+}
+
 TapeLine::TapeLine(
-    const Arrays& inputs, const Arrays& given_outputs, const Arrays& next_inputs, const Arrays& next_given_outputs) {
-  const auto outputs = laid_out(given_outputs), next_outputs = laid_out(next_given_outputs);
-  const auto order = in_order(outputs), next_order = in_order(next_outputs);
-  seen_ = sightings(inputs, order);
-  const auto next = sightings(next_inputs, next_order);
-  require_alike(seen_, next);
-  auto opened = inputs;
+    const Arrays& inputs, const Arrays& outputs, const Arrays& next_inputs, const Arrays& next_outputs) {
+  const Sight sight(inputs, outputs), next(next_inputs, next_outputs);
+  require_alike(sight.seen, next.seen);
+  seen_ = sight.seen;
+  given_ = sight.given;
+  find_ramps(sight, next);
+  const auto is_ramp = [&](const Source& s) {
+    return s.constant && std::any_of(ramps_.begin(), ramps_.end(), [&](auto& r) { return r.first == s.constant->id(); });
+  };
   std::unordered_set<std::uintptr_t> varying;
   for (size_t place = 0; place < seen_.size(); ++place) {
     const auto& s = seen_[place];
-    const bool below = std::any_of(s.inputs.begin(), s.inputs.end(), [&](int input) { return varies_[input]; });
-    varies_.push_back(below || !unchanged(s, next[place]));
-    if (!varies_.back()) continue;
-    varying.insert(s.id);
-    if (!s.value) continue;
-    // for floats whose slope has a fraction, what is rounded where is unknown
-    Ramp ramp{
-        s.dtype,
-        growing(numbers(s.shape), numbers(next[place].shape), "a constant"),
-        growing(form_of(*s.value), form_of(*next[place].value), "a constant")};
-    for (double slope : ramp.form.slope) require(slope == std::floor(slope) && std::abs(slope) < most, "a constant");
-    ramps_.emplace_back(place, std::move(ramp));
-    opened.push_back(order[place]);
+    const bool below = std::any_of(s.inputs.begin(), s.inputs.end(), [&](const Source& source) {
+      return source.constant ? is_ramp(source) : bool(varies_[source.place]);
+    });
+    varies_.push_back(below || !unchanged(s, next.seen[place]));
+    if (varies_.back()) varying.insert(s.id);
   }
+  auto opened = inputs;
+  for (const auto& [id, ramp] : ramps_)
+    opened.push_back(*std::find_if(sight.order.begin(), sight.order.end(), [&, id = id](auto& a) { return a.id() == id; }));
   for (size_t i = 0; i < inputs.size(); ++i) {
     inputs_.push_back(growing(numbers(inputs[i].shape()), numbers(next_inputs.at(i).shape()), "an input"));
     dtypes_.push_back(inputs[i].dtype());
+    require_plain(inputs_.back(), inputs_.back().start, "an input");
   }
-  meetings_ = meetings(seen_, next);
-  recording_ = recorded(opened, outputs, order, varying);
+  recording_ = recorded(opened, sight.outputs, sight.order, varying);
+  for (auto& place : recording_.places) place = size_t(sight.places[place]);
   outputs_ = recording_.outputs;
   for (auto& node : fused(recording_.nodes, shapes_of_inputs(0), recording_.constants->values, outputs_))
     nodes_.push_back(std::make_shared<TapeNode>(std::move(node)));
@@ -306,41 +304,69 @@ TapeLine::TapeLine(
   for (size_t node = 0; node < nodes_.size(); ++node)
     for (size_t k = 0; k < nodes_[node]->shapes.size(); ++k) results_.emplace_back(node, k);
   auto last = recording_.outputs;
-  const auto next_nodes = fused(nodes_from(next_order), shapes_of_inputs(1), recording_.constants->values, last);
+  const auto next_nodes = fused(nodes_from(next), shapes_of_inputs(1), recording_.constants->values, last);
   require(next_nodes.size() == nodes_.size(), "what is joined");
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const auto& p = nodes_[i]->primitive;
     const auto& q = next_nodes[i].primitive;
     const bool same = equivalent(*p, *q);
     const auto shapes = shapes_of(*nodes_[i]), next_shapes = shapes_of(next_nodes[i]);
-    const auto found = sized.find(p->name());
     if (same && shapes == next_shapes) {
       growths_.emplace_back();
       continue;
     }
-    require(same || (typeid(*p) == typeid(*q) && found != sized.end()), std::string("what ") + p->name() + " does");
+    const auto found = sized.find(p->name());
+    require(same || (alike(*p, *q) && found != sized.end()), std::string("what ") + p->name() + " does");
     growths_.push_back(Growth{
         growing(shapes, next_shapes, p->name()),
         same ? Growing{} : growing(found->second.read(*p), found->second.read(*q), p->name())});
+    require_plain(growths_[i]->shapes, shapes, p->name());
   }
-  for (const auto& input : inputs_) require_plain(input, input.start, "an input");
-  for (size_t i = 0; i < nodes_.size(); ++i)
-    if (growths_[i]) require_plain(growths_[i]->shapes, growths_[i]->shapes.start, nodes_[i]->primitive->name());
-  check(1, next_inputs, next, next_order);
+  check(1, next);
+}
+
+// Constants that differ, each for all who read it.
+void TapeLine::find_ramps(const Sight& sight, const Sight& next) {
+  std::unordered_map<std::uintptr_t, const mx::array*> follows;
+  const auto look = [&](const std::vector<Source>& a, const std::vector<Source>& b) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (!a[i].constant) continue;
+      const auto &x = *a[i].constant, &y = *b[i].constant;
+      const auto [known, is_new] = follows.emplace(x.id(), &y);
+      if (!is_new) {
+        require(known->second->id() == y.id() || same_bytes(*known->second, y), "a constant that two operations read");
+        continue;
+      }
+      if (x.id() == y.id() || same_bytes(x, y)) continue;
+      Ramp ramp{
+          x.dtype(),
+          growing(numbers(x.shape()), numbers(y.shape()), "a constant"),
+          growing(values_form(x), values_form(y), "a constant")};
+      // where a slope has a fraction, it is unknown what is rounded
+      for (double slope : ramp.form.slope) require(slope == std::floor(slope) && std::abs(slope) < most, "a constant");
+      ramps_.emplace_back(x.id(), std::move(ramp));
+    }
+  };
+  require(alike(sight.given, next.given), "what is given");
+  for (size_t place = 0; place < sight.seen.size(); ++place) look(sight.seen[place].inputs, next.seen[place].inputs);
+  look(sight.given, next.given);
 }
 
 std::vector<mx::Shape> TapeLine::shapes_of_inputs(int64_t steps) const {
   std::vector<mx::Shape> shapes;
   for (const auto& input : inputs_) shapes.push_back(part(input.at(steps)));
-  for (const auto& [place, ramp] : ramps_) shapes.push_back(part(ramp.shape.at(steps)));
+  for (const auto& [id, ramp] : ramps_) shapes.push_back(part(ramp.shape.at(steps)));
   return shapes;
 }
 
 // The nodes of another recording, which was found to be alike.
-std::vector<TapeNode> TapeLine::nodes_from(const Arrays& order) const {
+std::vector<TapeNode> TapeLine::nodes_from(const Sight& sight) const {
   auto nodes = recording_.nodes;
+  std::vector<const mx::array*> at(sight.seen.size());
+  for (size_t i = 0; i < sight.order.size(); ++i)
+    if (sight.places[i] >= 0) at[sight.places[i]] = &sight.order[i];
   for (size_t i = 0; i < nodes.size(); ++i) {
-    const auto& a = order[recording_.places[i]];
+    const auto& a = *at[recording_.places[i]];
     nodes[i].primitive = a.primitive_ptr();
     nodes[i].shapes.clear();
     for (const auto& output : a.outputs()) nodes[i].shapes.push_back(output.shape());
@@ -349,49 +375,64 @@ std::vector<TapeNode> TapeLine::nodes_from(const Arrays& order) const {
 }
 
 void TapeLine::check(int64_t steps, const Arrays& inputs, const Arrays& outputs) const {
-  const auto order = in_order(laid_out(outputs));
-  check(steps, inputs, sightings(inputs, order), order);
+  require(inputs.size() == inputs_.size(), "the number of inputs");
+  check(steps, Sight(inputs, outputs));
 }
 
-void TapeLine::check(
-    int64_t steps, const Arrays& inputs, const std::vector<Sighting>& seen, const Arrays& order) const {
-  require(inputs.size() == inputs_.size(), "the number of inputs");
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto shape = numbers(inputs[i].shape());
-    require(shape == inputs_[i].at(steps) && inputs[i].dtype() == dtypes_[i], "an input");
+void TapeLine::check(int64_t steps, const Sight& sight) const {
+  require_alike(seen_, sight.seen);
+  require(alike(given_, sight.given), "what is given");
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const auto shape = numbers(sight.seen[i].shape);
+    require(shape == inputs_[i].at(steps), "an input");
     require_plain(inputs_[i], shape, "an input");
   }
-  require_alike(seen_, seen);
-  for (size_t place = 0; place < seen.size(); ++place)
-    require(varies_[place] || unchanged(seen_[place], seen[place]), title(seen[place]));
-  for (const auto& [place, ramp] : ramps_) require(same_bytes(ramp.at(steps), *seen[place].value), "a constant");
+  std::unordered_map<std::uintptr_t, mx::array> ramps;
+  for (const auto& [id, ramp] : ramps_) ramps.emplace(id, ramp.at(steps));
+  const auto compare = [&](const std::vector<Source>& a, const std::vector<Source>& b) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (!a[i].constant) continue;
+      const auto ramp = ramps.find(a[i].constant->id());
+      const auto& expected = ramp == ramps.end() ? *a[i].constant : ramp->second;
+      require(expected.id() == b[i].constant->id() || same_bytes(expected, *b[i].constant), "a constant");
+    }
+  };
+  for (size_t place = 0; place < seen_.size(); ++place) {
+    require(varies_[place] || unchanged(seen_[place], sight.seen[place]), title(seen_[place]));
+    compare(seen_[place].inputs, sight.seen[place].inputs);
+  }
+  compare(given_, sight.given);
   auto outputs = recording_.outputs;
-  const auto found = fused(nodes_from(order), shapes_of_inputs(steps), recording_.constants->values, outputs);
+  const auto found = fused(nodes_from(sight), shapes_of_inputs(steps), recording_.constants->values, outputs);
   require(outputs == outputs_ && found.size() == nodes_.size(), "what is joined");
   for (size_t i = 0; i < found.size(); ++i) {
     const std::string name = found[i].primitive->name();
     const auto expected = growths_[i] ? grown(i, steps) : *nodes_[i];
     require(
         expected.shapes == found[i].shapes && expected.dtypes == found[i].dtypes && expected.inputs == found[i].inputs &&
-            equivalent(*expected.primitive, *found[i].primitive) &&
-            expected.primitive->stream() == found[i].primitive->stream(),
+            equivalent(*expected.primitive, *found[i].primitive) && alike(*expected.primitive, *found[i].primitive),
         name);
     if (growths_[i]) require_plain(growths_[i]->shapes, shapes_of(found[i]), name);
   }
 }
 
-mx::Shape TapeLine::shape_of(int slot, int64_t steps) const {
-  if (slot < 0) return recording_.constants->values[-1 - slot].shape();
-  if (size_t(slot) < inputs_.size()) return part(inputs_[slot].at(steps));
-  if (size_t(slot) < inputs_.size() + ramps_.size())
-    return part(ramps_[slot - inputs_.size()].second.shape.at(steps));
+Tape::Form TapeLine::form_of(int slot, int64_t steps) const {
+  if (slot < 0) {
+    const auto& constant = recording_.constants->values[-1 - slot];
+    return {constant.shape(), constant.dtype()};
+  }
+  if (size_t(slot) < inputs_.size()) return {part(inputs_[slot].at(steps)), dtypes_[slot]};
+  if (size_t(slot) < inputs_.size() + ramps_.size()) {
+    const auto& ramp = ramps_[slot - inputs_.size()].second;
+    return {part(ramp.shape.at(steps)), ramp.dtype};
+  }
   const auto [node, number] = results_[slot];
-  const auto& given = nodes_[node]->shapes;
-  if (!growths_[node]) return given[number];
+  const auto& [primitive, shapes, dtypes, inputs] = *nodes_[node];
+  if (!growths_[node]) return {shapes[number], dtypes[number]};
   size_t first = 0;
-  for (size_t k = 0; k < number; ++k) first += given[k].size();
+  for (size_t k = 0; k < number; ++k) first += shapes[k].size();
   const auto all = growths_[node]->shapes.at(steps);
-  return mx::Shape(all.begin() + first, all.begin() + first + given[number].size());
+  return {mx::Shape(all.begin() + first, all.begin() + first + shapes[number].size()), dtypes[number]};
 }
 
 TapeNode TapeLine::grown(size_t i, int64_t steps) const {
@@ -405,12 +446,8 @@ TapeNode TapeLine::grown(size_t i, int64_t steps) const {
   const auto& kind = sized.at(node.primitive->name());
   Arrays inputs;
   for (int slot : node.inputs) {
-    const auto dtype = slot < 0 ? recording_.constants->values[-1 - slot].dtype()
-        : size_t(slot) < inputs_.size() ? dtypes_[slot]
-        : size_t(slot) < inputs_.size() + ramps_.size()
-        ? ramps_[slot - inputs_.size()].second.dtype
-        : nodes_[results_[slot].first]->dtypes[results_[slot].second];
-    inputs.push_back(placeholder(shape_of(slot, steps), dtype));
+    auto [shape, dtype] = form_of(slot, steps);
+    inputs.push_back(placeholder(std::move(shape), dtype));
   }
   const auto all = growth.numbers.at(steps);
   const auto made = kind.make(inputs, all, *node.primitive);
@@ -423,11 +460,10 @@ TapeNode TapeLine::grown(size_t i, int64_t steps) const {
 }
 
 std::unique_ptr<Tape> TapeLine::at(int64_t steps) const {
-  if (meetings_.count(steps)) return nullptr;
   std::vector<Tape::Form> inputs;
   for (size_t i = 0; i < inputs_.size(); ++i) inputs.emplace_back(part(inputs_[i].at(steps)), dtypes_[i]);
   Arrays further;
-  for (const auto& [place, ramp] : ramps_) further.push_back(ramp.at(steps));
+  for (const auto& [id, ramp] : ramps_) further.push_back(ramp.at(steps));
   auto nodes = nodes_;
   for (size_t i = 0; i < nodes.size(); ++i)
     if (growths_[i]) nodes[i] = std::make_shared<TapeNode>(grown(i, steps));

@@ -21,16 +21,30 @@ struct Ramp {
   mx::array at(int64_t steps) const;
 };
 
-// What is known of an array of a graph, once the graph is gone.
+// What an operation reads, or what a graph gives: the array at a place of the graph, or a constant.
+struct Source {
+  int place = -1;
+  std::optional<mx::array> constant;
+};
+
+// An array of a graph that is no constant, as it was before anything was evaluated.
 struct Sighting {
   std::uintptr_t id;
-  std::shared_ptr<mx::Primitive> primitive;
-  int sibling;
-  std::vector<int> inputs; // places
+  std::shared_ptr<mx::Primitive> primitive; // none: an input
+  int sibling = 0;
+  std::vector<Source> inputs;
   mx::Shape shape;
   mx::Dtype dtype;
-  int given;                      // which of the graph's inputs it is, or -1
-  std::optional<mx::array> value; // a constant
+};
+
+// A recorded graph. Constants are told by who reads them: whether two of them are one array says nothing.
+struct Sight {
+  Arrays order, outputs;
+  std::vector<int> places; // of `order`, -1 for constants
+  std::vector<Sighting> seen;
+  std::vector<Source> given;
+
+  Sight(const Arrays& inputs, const Arrays& outputs);
 };
 
 // What grows about a node: the shapes of its results, one after the other, and the numbers of its primitive.
@@ -47,28 +61,28 @@ class TapeLine {
   // Bad argument where a recording at another step is not what the line says.
   void check(int64_t steps, const Arrays& inputs, const Arrays& outputs) const;
 
-  // The tape at a step between those that were checked. Nothing where a size that grows meets another: translations may
-  // do something else there.
+  // The tape at a step between those that were checked.
   std::unique_ptr<Tape> at(int64_t steps) const;
 
  private:
-  std::vector<TapeNode> nodes_from(const Arrays& order) const;
+  void find_ramps(const Sight& sight, const Sight& next);
+  void check(int64_t steps, const Sight& sight) const;
+  std::vector<TapeNode> nodes_from(const Sight& sight) const;
   std::vector<mx::Shape> shapes_of_inputs(int64_t steps) const;
-  mx::Shape shape_of(int slot, int64_t steps) const;
+  Tape::Form form_of(int slot, int64_t steps) const;
   TapeNode grown(size_t node, int64_t steps) const;
-  void check(int64_t steps, const Arrays& inputs, const std::vector<Sighting>& seen, const Arrays& order) const;
 
   std::vector<Sighting> seen_;
+  std::vector<Source> given_;
   std::vector<bool> varies_; // by place
-  std::vector<std::pair<size_t, Ramp>> ramps_; // by place; their slots follow the inputs'
-  std::vector<Growing> inputs_;                // shapes
+  std::vector<std::pair<std::uintptr_t, Ramp>> ramps_; // by constant; their slots follow the inputs'
+  std::vector<Growing> inputs_;                        // shapes
   std::vector<mx::Dtype> dtypes_;
   Recording recording_; // before operations are joined
   Tape::Nodes nodes_;   // after
   std::vector<int> outputs_;
-  std::vector<std::optional<Growth>> growths_;    // by node
+  std::vector<std::optional<Growth>> growths_;     // by node
   std::vector<std::pair<size_t, size_t>> results_; // node and number, by slot
-  std::unordered_set<int64_t> meetings_;
 };
 
 } // namespace mlxc
