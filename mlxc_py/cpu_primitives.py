@@ -17,7 +17,7 @@ from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array, take_list
 from mlxc_py.composed import pad
 from mlxc_py.device import cpu
-from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8
+from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8, uint32
 from mlxc_py.errors import UnsupportedError
 from mlxc_py.extras import available, own
 from mlxc_py.state import StreamLike, local, on
@@ -454,11 +454,10 @@ def pack_bytes(w: Array, zero: Array | None = None, groups: int = 1, *, stream: 
     rows = ops.reshape(levels, (groups, made, kernel, channels), stream=stream)
     if made % _BLOCK or channels % 4:
         rows = pad(rows, [(0, 0), (0, -made % _BLOCK), (0, 0), (0, -channels % 4)], stream=stream)
-    blocks = ops.reshape(rows, (groups, -1, _BLOCK, kernel * rows.shape[3] // 4, 4), stream=stream)
+    fours = ops.view(rows, uint32, stream=stream)  # they stay together, and are moved as one
+    blocks = ops.reshape(fours, (groups, -1, _BLOCK, kernel * fours.shape[3]), stream=stream)
     packed = ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
-    return PackedBytes(
-        ops.reshape(packed, (*packed.shape[:3], 4 * _BLOCK), stream=stream), sums, zeros, w.shape, groups
-    )
+    return PackedBytes(ops.view(packed, int8, stream=stream), sums, zeros, w.shape, groups)
 
 
 def integer_matmul(a: Array, b: PackedBytes, a_zero: Array | None = None, *, stream: StreamLike = None) -> Array:
