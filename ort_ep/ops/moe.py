@@ -12,8 +12,8 @@ from mlxc_py import Array
 from ort_ep.graph import Node
 from ort_ep.ops import activation as functions
 from ort_ep.ops import precision
-from ort_ep.ops.nbits import UINT8, Blocks, Grouped, dequantized, grouped
-from ort_ep.ops.precision import on_cuda, sigmoid, softmax, widen
+from ort_ep.ops.nbits import UINT8, Blocks, Grouped, dequantized, grouped, one_group_on_cuda
+from ort_ep.ops.precision import sigmoid, softmax, widen
 from ort_ep.registry import MICROSOFT, SINGLES, op
 
 # [T, k or 1, 1, K] and the experts [T, k] of each token -> [T, k, 1, N]
@@ -88,7 +88,7 @@ def experts(weights: Array, scales: Array, zero_points: Array | None, bits: int,
     layout = grouped(weights, blocks, bits, block) if length == block * count else None
     if layout is None:
         return dequantized(weights, blocks, bits, block)
-    if on_cuda():
+    if one_group_on_cuda(length, layout):
         return mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
     return Experts(layout, bits)
 

@@ -128,10 +128,16 @@ def block_product(a: Array, b: Array, blocks: Blocks, bits: int, block: int) -> 
     layout = grouped(b, blocks, bits, block)
     if layout is None:
         return mx.matmul(accumulated(a), dequantized(mx.view(b, mx.uint8), blocks, bits, block).T)
-    if not on_cuda() and (math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu()):
+    pays = math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu()
+    if pays and not one_group_on_cuda(a.shape[-1], layout):
         return mx.quantized_matmul(widen(a), layout.words, layout.gains, layout.offsets, True, layout.group, bits)
     weights = mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
     return mx.matmul(accumulated(a), weights.T)
+
+
+def one_group_on_cuda(columns: int, layout: Grouped) -> bool:
+    """What MLX 0.32.4 has a kernel of its own for (supports_qmm_sm90), whose products are wrong."""
+    return on_cuda() and columns <= layout.group
 
 
 def grouped(packed: Array, blocks: Blocks, bits: int, block: int) -> Grouped | None:

@@ -58,7 +58,7 @@ def on_cpu() -> bool:
 
 
 def on_cuda() -> bool:
-    """Whether it runs on CUDA, whose products of packed weights are wrong in MLX 0.32.4 (8 rows of 64, for example)."""
+    """Whether it runs on CUDA."""
     return not on_cpu() and mx.cuda.is_available()
 
 

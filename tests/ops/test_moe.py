@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mlxc_py as mx
-from ort_ep.ops import moe
+from ort_ep.ops import nbits
 
 Check = Callable[..., None]
 Draw = Callable[..., Any]
@@ -124,9 +124,10 @@ def test_quantized(check: Check, draw: Draw, bits: int, block: int, zero: bool) 
 
 
 def test_the_form_that_cuda_gets(check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moe, "on_cuda", lambda: True)
-    monkeypatch.setattr(mx, "gather_qmm", None)
+    monkeypatch.setattr(nbits, "on_cuda", lambda: True)
     test_quantized(check, draw, 4, 32, True)
+    monkeypatch.setattr(mx, "gather_qmm", None)  # not for rows of one group
+    test_quantized(check, draw, 4, 0, True)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -54,8 +54,9 @@ def test_against_the_cpu_kernel(check: Check, draw: Draw, bits: int, block: int,
 
 def test_the_form_that_cuda_gets(check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nbits, "on_cuda", lambda: True)
-    monkeypatch.setattr(mx, "quantized_matmul", None)
     test_against_the_cpu_kernel(check, draw, 4, 32, "packed", 1)
+    monkeypatch.setattr(mx, "quantized_matmul", None)  # not for rows of one group
+    test_against_numpy(check, draw, np.float32, 4, 64, "packed", 64)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
