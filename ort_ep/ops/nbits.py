@@ -72,17 +72,30 @@ def unprepared(node: Node) -> str | None:
     return "the weights are prepacked for another device" if node.attributes.get("weight_prepacked", 0) else None
 
 
-def in_words(b: Array, *, N: int) -> Array:
-    """The prepared weights, rows of uint32 words where they are that long: MLX's products read the same bytes so."""
+def nbits_weights(
+    b: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    g_idx: Array | None = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    bits: int = 4,
+) -> Grouped | Array | Packed:
+    """The prepared weights: as they are packed, or floats where MLX's products don't take them so."""
     rows = b.reshape([N, -1])
-    return rows if not b.size or rows.shape[-1] % 4 else mx.view(rows, mx.uint32)
-
-
-def in_blocks(
-    scales: Array, zero_points: Array | None = None, *, K: int, N: int, block_size: int, bits: int = 4
-) -> Blocks:
-    """The prepared scales."""
-    return Blocks.of(widen(scales).reshape([N, -(-K // block_size)]), zero_points, bits)
+    if not b.size:
+        return mx.zeros([K, N])
+    blocks = Blocks.of(widen(scales).reshape([N, -(-K // block_size)]), zero_points, bits)
+    if g_idx is None and (layout := grouped(rows, blocks, bits, block_size)) is not None:
+        return layout
+    if g_idx is None:
+        return packed(dequantized(rows, blocks, bits, block_size)[:, :K].T, b.evaluated)
+    groups = in_range(g_idx, blocks.gains.shape[1])
+    levels = unpacked(rows, bits)[:, :K].astype(mx.float32)
+    weights = levels * mx.take(blocks.gains, groups, 1) + mx.take(blocks.offsets, groups, 1)
+    return packed(weights.T, b.evaluated)
 
 
 @op(
@@ -90,14 +103,14 @@ def in_blocks(
     domain=MICROSOFT,
     dtypes={"a": SINGLES, "b": UINT8, "scales": SINGLES, "zero_points": SINGLES | UINT8},
     claim=unprepared,
-    prepare={("b",): in_words, ("scales", "zero_points"): in_blocks},
+    prepare={("b", "scales", "zero_points", "g_idx"): nbits_weights},
 )
 def matmul_nbits(
     a: Array,
-    b: Array,
-    scales: Blocks,
+    b: Grouped | Array | Packed,
+    scales: None,
     zero_points: None = None,
-    g_idx: Array | None = None,
+    g_idx: None = None,
     bias: Array | None = None,
     *,
     K: int,
@@ -107,32 +120,24 @@ def matmul_nbits(
     block_size: int,
     weight_prepacked: int = 0,
 ) -> Array:
-    if not (b.size and a.size):
-        product = mx.zeros([*a.shape[:-1], N], a.dtype)
-        return product if bias is None else product + bias
-    if g_idx is not None:
-        levels = unpacked(mx.view(b, mx.uint8), bits)[:, :K].astype(mx.float32)
-        groups = in_range(g_idx, scales.gains.shape[1])
-        weights = levels * mx.take(scales.gains, groups, 1) + mx.take(scales.offsets, groups, 1)
-        product = mx.matmul(accumulated(a), weights.T)
+    if not a.size:
+        total = mx.zeros([*a.shape[:-1], N], a.dtype)
+    elif isinstance(b, Grouped):
+        total = grouped_product(a, b, bits)
     else:
-        product = block_product(a, b, scales, bits, block_size)
-    return (product if bias is None else product + widen(bias)).astype(a.dtype)
+        total = product(accumulated(a), b)
+    return (total if bias is None else total + widen(bias)).astype(a.dtype)
 
 
-def block_product(a: Array, b: Array, blocks: Blocks, bits: int, block: int) -> Array:
-    """a @ w.T in float32, w the weights `in_words`, in blocks along a's last axis (the last may be longer than it)."""
-    missing = blocks.gains.shape[1] * block - a.shape[-1]
+def grouped_product(a: Array, b: Grouped, bits: int) -> Array:
+    """a @ w.T in float32; w's last axis may be longer than a's."""
+    missing = b.gains.shape[1] * b.group - a.shape[-1]
     if missing:
         a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
-    layout = grouped(b, blocks, bits, block)
-    if layout is None:
-        return mx.matmul(accumulated(a), dequantized(mx.view(b, mx.uint8), blocks, bits, block).T)
     pays = math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu()
-    if pays and not one_group_on_cuda(a.shape[-1], layout):
-        return mx.quantized_matmul(widen(a), layout.words, layout.gains, layout.offsets, True, layout.group, bits)
-    weights = mx.dequantize(layout.words, layout.gains, layout.offsets, layout.group, bits)
-    return mx.matmul(accumulated(a), weights.T)
+    if pays and not one_group_on_cuda(a.shape[-1], b):
+        return mx.quantized_matmul(widen(a), b.words, b.gains, b.offsets, True, b.group, bits)
+    return mx.matmul(accumulated(a), mx.dequantize(b.words, b.gains, b.offsets, b.group, bits).T)
 
 
 def one_group_on_cuda(columns: int, layout: Grouped) -> bool:
@@ -141,9 +146,9 @@ def one_group_on_cuda(columns: int, layout: Grouped) -> bool:
 
 
 def grouped(packed: Array, blocks: Blocks, bits: int, block: int) -> Grouped | None:
-    """Weights [..., N, bytes or words] as MLX's quantised products take them, where their blocks and bits allow it."""
+    """Weights [..., N, bytes] as MLX's quantised products take them, where their blocks and bits allow it."""
     group = next((size for size in GROUPS[::-1] if block % size == 0), None)
-    if group is None or bits == 7 or packed.shape[-1] * packed.dtype.size % 4:
+    if group is None or bits == 7 or packed.shape[-1] % 4:
         return None
     gains, offsets = blocks if block == group else (mx.repeat(values, block // group, -1) for values in blocks)
     return Grouped(mx.view(packed, mx.uint32), gains, offsets, group)
