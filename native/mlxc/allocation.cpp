@@ -1,10 +1,13 @@
 #include "allocation.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
+#include <utility>
 
 #include <unistd.h>
 
@@ -20,10 +23,16 @@ using mlx::core::allocator::Buffer;
 
 namespace {
 
-using Malloc = Buffer (*)(Allocator*, size_t);
+// Allocator's first virtual functions, in this order. A member function is called like a function with `this` first.
+struct Functions {
+  Buffer (*malloc)(Allocator*, size_t);
+  void (*free)(Allocator*, Buffer);
+  size_t (*size)(const Allocator*, Buffer);
+};
 
-Malloc original_malloc = nullptr;
+Functions original;
 size_t memory_size = 0;
+thread_local Lending* lending = nullptr;
 
 // Smaller requests are left to malloc alone: what is done for the others costs a lock.
 constexpr size_t kLarge = size_t(1) << 20;
@@ -78,31 +87,73 @@ CacheLimit& cache_limit() {
   return *limit;
 }
 
-// Stands in for CommonAllocator::malloc; a member function is called like a function with `this` first.
-Buffer checked_malloc(Allocator* self, size_t size) {
-  if (size >= kLarge) {
-    const size_t in_use = mlx::core::get_active_memory();
-    if (size > memory_size || in_use > memory_size - size)
-      out_of_memory(
-          size, std::to_string(in_use) + " of " + std::to_string(memory_size) + " bytes of memory are in use by arrays");
-    cache_limit().make_room(size);
-  }
-  Buffer buffer = original_malloc(self, size);
-  if (size && !buffer.ptr()) out_of_memory(size, "the system has no memory left");
-  return buffer;
-}
+} // namespace
 
-// malloc is Allocator's first virtual function, so the first entry of the table that the object points to.
+// What stands in for CommonAllocator's functions.
+struct Lender {
+  static const Lending::Piece* lent(Buffer buffer) {
+    if (lending)
+      for (const auto& piece : lending->lent_)
+        if (buffer.ptr() == header_of(piece)) return &piece;
+    return nullptr;
+  }
+
+  // MLX's buffers point at a size_t that precedes the data; nothing reads this one.
+  static void* header_of(const Lending::Piece& piece) { return static_cast<size_t*>(piece.data) - 1; }
+
+  static Buffer malloc(Allocator* self, size_t size) {
+    if (lending && lending->offered_.data && lending->offered_.size == size) {
+      lending->lent_.push_back(lending->offered_);
+      lending->withdraw();
+      return Buffer(header_of(lending->lent_.back()));
+    }
+    if (size >= kLarge) {
+      const size_t in_use = mlx::core::get_active_memory();
+      if (size > memory_size || in_use > memory_size - size)
+        out_of_memory(
+            size, std::to_string(in_use) + " of " + std::to_string(memory_size) + " bytes of memory are in use by arrays");
+      cache_limit().make_room(size);
+    }
+    Buffer buffer = original.malloc(self, size);
+    if (size && !buffer.ptr()) out_of_memory(size, "the system has no memory left");
+    return buffer;
+  }
+
+  static void free(Allocator* self, Buffer buffer) {
+    if (!lent(buffer)) original.free(self, buffer);
+  }
+
+  static size_t size(const Allocator* self, Buffer buffer) {
+    const auto* piece = lent(buffer);
+    return piece ? piece->size : original.size(self, buffer);
+  }
+};
+
+namespace {
+
 void install() {
   auto& allocator = mlx::core::allocator::allocator();
   memory_size = available_memory();
-  auto** entry = *reinterpret_cast<void***>(&allocator);
-  original_malloc = reinterpret_cast<Malloc>(*entry);
-  // Where it is refused, the allocator stays as it is, which is no worse than MLX alone.
-  patch(entry, reinterpret_cast<void*>(&checked_malloc));
+  auto** entries = *reinterpret_cast<void***>(&allocator);
+  std::memcpy(&original, entries, sizeof original);
+  // Where it is refused, the allocator stays as it is, which is no worse than MLX alone. malloc comes last: what it
+  // lends must not be freed.
+  if (patch(entries + 2, reinterpret_cast<void*>(&Lender::size)) && patch(entries + 1, reinterpret_cast<void*>(&Lender::free)))
+    patch(entries, reinterpret_cast<void*>(&Lender::malloc));
 }
 
 } // namespace
+
+Lending::Lending() : outer_(std::exchange(lending, this)) {}
+
+Lending::~Lending() { lending = outer_; }
+
+bool Lending::lent(const void* address) const {
+  return std::any_of(lent_.begin(), lent_.end(), [&](const Piece& piece) {
+    const auto* start = static_cast<const char*>(piece.data);
+    return address >= start && address < start + piece.size;
+  });
+}
 
 bool host_allocator() {
   static const bool host = [] {

@@ -1,7 +1,9 @@
-// What MLX's CPU allocator leaves unchecked: it hands out NULL when malloc fails, and the next kernel crashes on it.
+// MLX's CPU allocator, which leaves unchecked that malloc fails: the next kernel crashes on NULL. And arrays that lie in
+// memory that is not its own.
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace mlxc {
 
@@ -11,5 +13,31 @@ void guard_allocations();
 
 // Whether arrays live in plain malloc'ed memory (no GPU back end).
 bool host_allocator();
+
+// Memory of the caller's that arrays of this thread may lie in. It outlives them; they are dropped on this thread.
+class Lending {
+ public:
+  Lending();
+  ~Lending();
+  Lending(const Lending&) = delete;
+  Lending& operator=(const Lending&) = delete;
+
+  // The next array of so many bytes is to lie there; before `data` there may be anything.
+  void offer(void* data, size_t size) { offered_ = {data, size}; }
+  void withdraw() { offered_ = {}; }
+
+  // Whether an address lies in memory that an array got.
+  bool lent(const void* address) const;
+
+ private:
+  friend struct Lender;
+  struct Piece {
+    void* data = nullptr;
+    size_t size = 0;
+  };
+  Piece offered_;
+  std::vector<Piece> lent_;
+  Lending* outer_;
+};
 
 } // namespace mlxc

@@ -17,18 +17,15 @@ mx::array copied(const void* data, mx::Shape shape, mx::Dtype dtype) {
   return a;
 }
 
-// MLX's CPU buffers point at a size_t that precedes the data. It is read, so it must be there: at the start of a mapped
-// file the page before may not exist. And loops may need elements at multiples of their size.
-static bool readable_in_place(const void* data, mx::Dtype dtype) {
-  static const auto page_size = uintptr_t(sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  return address % page_size >= sizeof(size_t) && address % mx::size_of(dtype) == 0;
-}
+bool aligned(const void* data, mx::Dtype dtype) { return reinterpret_cast<uintptr_t>(data) % mx::size_of(dtype) == 0; }
 
 mx::array borrowed(void* data, mx::Shape shape, mx::Dtype dtype, std::function<void()> dropped) {
   if (!host_allocator())
     return mx::array(data, std::move(shape), dtype, [dropped = std::move(dropped)](void*) { dropped(); });
-  if (!readable_in_place(data, dtype)) {
+  // MLX's CPU buffers point at a size_t that precedes the data. It is read, so it must be there: at the start of a mapped
+  // file the page before may not exist.
+  static const auto page_size = uintptr_t(sysconf(_SC_PAGESIZE));
+  if (reinterpret_cast<uintptr_t>(data) % page_size < sizeof(size_t) || !aligned(data, dtype)) {
     auto copy = copied(data, std::move(shape), dtype);
     dropped();
     return copy;

@@ -22,6 +22,12 @@ namespace {
 // this much beyond.
 constexpr size_t kept_growth = 8, kept_bytes = size_t(1) << 20;
 
+// Outputs below this are copied sooner than their memory is offered.
+constexpr size_t worth_lending = size_t(1) << 14;
+
+// What passes on memory that is contiguous.
+const std::unordered_set<std::string> views{"Reshape", "Squeeze", "ExpandDims", "Flatten", "Unflatten", "Contiguous"};
+
 // What an array takes in memory: a broadcast one is a view.
 size_t own_bytes(const mx::array& a) {
   const bool is_view = a.has_primitive() && a.primitive().name() == std::string("Broadcast");
@@ -243,7 +249,7 @@ Tape::Tape(const Arrays& inputs, const Arrays& given) {
     slots_ += node.shapes.size();
     nodes_.push_back(std::make_shared<TapeNode>(std::move(node)));
   }
-  find_last_reads();
+  prepare();
 }
 
 Tape::Tape(
@@ -259,10 +265,10 @@ Tape::Tape(
       outputs_(std::move(outputs)),
       slots_(inputs_.size() + further_.size()) {
   for (const auto& node : nodes_) slots_ += node->shapes.size();
-  find_last_reads();
+  prepare();
 }
 
-void Tape::find_last_reads() {
+void Tape::prepare() {
   const int held = int(inputs_.size() + further_.size());
   std::unordered_set<int> read(outputs_.begin(), outputs_.end());
   for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
@@ -271,6 +277,29 @@ void Tape::find_last_reads() {
   std::reverse(last_.begin(), last_.end());
   on_calling_thread_ = host_allocator() && computes_on_calling_thread() &&
       std::all_of(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->primitive->device() == mx::Device::cpu; });
+  std::vector<std::pair<int, size_t>> made_by; // by slot after the held ones: node and bytes
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    for (size_t k = 0; k < nodes_[i]->shapes.size(); ++k)
+      made_by.emplace_back(int(i), c_nbytes(nodes_[i]->shapes[k], nodes_[i]->dtypes[k]));
+  for (size_t output = 0; output < outputs_.size(); ++output) {
+    int slot = outputs_[output];
+    const size_t bytes = slot < held ? 0 : made_by[slot - held].second;
+    while (slot >= held && views.count(nodes_[made_by[slot - held].first]->primitive->name()))
+      slot = nodes_[made_by[slot - held].first]->inputs[0];
+    if (slot >= held && bytes >= worth_lending) makers_.push_back({made_by[slot - held].first, int(output), bytes});
+  }
+  std::sort(makers_.begin(), makers_.end(), [](const Maker& a, const Maker& b) { return a.node < b.node; });
+}
+
+// Not where an input lies: it is read to the end.
+bool Tape::may_lie_at(const void* memory, const Maker& maker, const Arrays& values) const {
+  if (!memory || !aligned(memory, nodes_[maker.node]->dtypes[0])) return false;
+  const auto* start = static_cast<const char*>(memory);
+  return std::none_of(values.begin(), values.begin() + inputs_.size(), [&](const mx::array& input) {
+    if (!input.size()) return false;
+    const auto* data = input.data<char>();
+    return start < data + input.nbytes() && data < start + maker.bytes;
+  });
 }
 
 Arrays Tape::apply(const Arrays& inputs, int64_t& spent) const {
@@ -285,16 +314,38 @@ Arrays Tape::apply(const Arrays& inputs, int64_t& spent) const {
   return there ? computed(inputs, spent) : built(inputs);
 }
 
-Arrays Tape::run(const void* const* data, size_t n, int64_t& spent) const {
+Arrays Tape::host_inputs(const void* const* data, size_t n) const {
   if (n != inputs_.size()) bad_argument("another number of inputs than the tape was recorded with");
-  Arrays inputs; // held to the end: MLX reuses the memory of an array that nobody holds
+  Arrays inputs;
   inputs.reserve(n);
   for (size_t i = 0; i < n; ++i) inputs.push_back(host_input(data[i], inputs_[i].first, inputs_[i].second));
+  return inputs;
+}
+
+Arrays Tape::run(const void* const* data, size_t n, int64_t& spent) const {
+  auto inputs = host_inputs(data, n); // held to the end: MLX reuses the memory of an array that nobody holds
   if (on_calling_thread_) return computed(std::move(inputs), spent);
   auto results = built(inputs);
   const Timer timer(spent);
   evaluate(results);
   return results;
+}
+
+void Tape::fill(void* const* results, size_t n_results, const void* const* data, size_t n, int64_t& spent) const {
+  if (n_results != outputs_.size()) bad_argument("another number of outputs than the tape was recorded with");
+  Lending lending;
+  auto made = on_calling_thread_ ? computed(host_inputs(data, n), spent, results, &lending) : run(data, n, spent);
+  std::vector<std::vector<char>> aside(n_results); // what lies in the memory of other results
+  for (size_t i = 0; i < n_results; ++i) {
+    if (!made[i].size()) continue;
+    if (!made[i].flags().row_contiguous) bad_argument("an output is not row-contiguous");
+    const auto* from = made[i].data<char>();
+    if (results[i] && from != results[i] && lending.lent(from)) aside[i].assign(from, from + made[i].nbytes());
+  }
+  for (size_t i = 0; i < n_results; ++i) {
+    const auto* from = aside[i].empty() ? made[i].data<char>() : aside[i].data();
+    if (results[i] && made[i].size() && from != results[i]) std::memcpy(results[i], from, made[i].nbytes());
+  }
 }
 
 Arrays Tape::built(Arrays values) const {
@@ -314,7 +365,7 @@ Arrays Tape::built(Arrays values) const {
   return results_of(values);
 }
 
-Arrays Tape::computed(Arrays values, int64_t& spent) const {
+Arrays Tape::computed(Arrays values, int64_t& spent, void* const* results, Lending* lending) const {
   const Timer timer(spent);
   values.reserve(slots_);
   values.insert(values.end(), further_.begin(), further_.end());
@@ -322,16 +373,26 @@ Arrays Tape::computed(Arrays values, int64_t& spent) const {
   CallingThread thread;
   Arrays arguments, made;
   auto last = last_.begin();
-  for (const auto& node : nodes_) {
-    for (int slot : node->inputs) {
-      if (*last++)
+  auto maker = makers_.begin();
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const auto& node = *nodes_[i];
+    bool lends = false;
+    for (; maker != makers_.end() && maker->node == int(i); ++maker) {
+      if (!results || lends || !may_lie_at(results[maker->output], *maker, values)) continue;
+      lending->offer(results[maker->output], maker->bytes);
+      lends = true;
+    }
+    for (int slot : node.inputs) {
+      const bool dropped = *last++;
+      if (dropped && !lends)
         arguments.push_back(std::move(values[slot])); // held by nobody else: its memory may become the result's
       else
-        arguments.push_back(value(values, slot));
+        arguments.push_back(value(values, slot)); // with memory for the result at hand it stays
     }
-    for (size_t i = 0; i < node->shapes.size(); ++i)
-      made.emplace_back(node->shapes[i], node->dtypes[i], node->primitive, Arrays{});
+    for (size_t k = 0; k < node.shapes.size(); ++k)
+      made.emplace_back(node.shapes[k], node.dtypes[k], node.primitive, Arrays{});
     thread.compute(arguments, made);
+    if (lends) lending->withdraw();
     std::move(made.begin(), made.end(), std::back_inserter(values));
     arguments.clear();
     made.clear();
@@ -370,18 +431,12 @@ void apply(mlx_array* res, size_t n_res, int64_t* spent, const Tape& tape, const
   for (size_t i = 0; i < n_res; ++i) res[i] = make<mlx_array>(std::move(results[i]));
 }
 
-Arrays results_of(const Tape& tape, const void* const* data, size_t n, size_t n_res, int64_t* spent) {
-  if (!spent || (!data && n)) bad_argument("NULL");
+void run(mlx_array* res, void** addresses, size_t n_res, int64_t* spent, const Tape& tape, const void* const* data, size_t n) {
+  if (!res || !addresses || !spent || (!data && n)) bad_argument("NULL");
   auto results = tape.run(data, n, *spent);
   if (results.size() != n_res) bad_argument("another number of outputs than the tape was recorded with");
   for (const auto& result : results)
     if (result.size() && !result.flags().row_contiguous) bad_argument("an output is not row-contiguous");
-  return results;
-}
-
-void run(mlx_array* res, void** addresses, size_t n_res, int64_t* spent, const Tape& tape, const void* const* data, size_t n) {
-  if (!res || !addresses) bad_argument("NULL");
-  auto results = results_of(tape, data, n, n_res, spent);
   for (size_t i = 0; i < n_res; ++i) {
     addresses[i] = results[i].size() ? results[i].data<char>() : nullptr;
     res[i] = make<mlx_array>(std::move(results[i]));
@@ -416,9 +471,7 @@ int mlxc_py_tape_run(
 // No handler hears of a failure: one of Python's must not be called where nobody holds its lock and it may be ending.
 int mlxc_py_tape_fill(
     void* const* results, size_t n_res, int64_t* spent, mlxc_py_tape tape, const void* const* data, size_t n_inputs) try {
-  const auto made = results_of(tape_of(tape), data, n_inputs, n_res, spent);
-  for (size_t i = 0; i < n_res; ++i)
-    if (results[i] && made[i].size()) std::memcpy(results[i], made[i].data<char>(), made[i].nbytes());
+  tape_of(tape).fill(results, n_res, data, n_inputs, *spent);
   return 0;
 } catch (...) {
   return 1;

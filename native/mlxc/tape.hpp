@@ -4,6 +4,7 @@
 
 #include <unordered_set>
 
+#include "allocation.hpp"
 #include "handles.hpp"
 
 namespace mlxc {
@@ -63,16 +64,28 @@ class Tape {
   // are read in place, so an output may lie in an input's memory. Adds the nanoseconds of the evaluation to `spent`.
   Arrays run(const void* const* data, size_t n, int64_t& spent) const;
 
+  // The same with the outputs' bytes brought to `results` (NULL: not wanted): where it can be, they are computed there.
+  void fill(void* const* results, size_t n_results, const void* const* data, size_t n, int64_t& spent) const;
+
   size_t size() const { return nodes_.size(); }
   size_t count(const std::string& primitive) const;
 
  private:
-  void find_last_reads();
+  // The node that makes the bytes of a large output.
+  struct Maker {
+    int node, output;
+    size_t bytes;
+  };
+
+  void prepare();
+  bool may_lie_at(const void* memory, const Maker& maker, const Arrays& values) const;
+  Arrays host_inputs(const void* const* data, size_t n) const;
   const mx::array& value(const Arrays& values, int slot) const {
     return slot < 0 ? constants_->values[-1 - slot] : values[slot];
   }
   Arrays built(Arrays inputs) const;
-  Arrays computed(Arrays inputs, int64_t& spent) const;
+  // Offers the memory of `results`, if not NULL, to the nodes that make the outputs.
+  Arrays computed(Arrays inputs, int64_t& spent, void* const* results = nullptr, Lending* lending = nullptr) const;
   Arrays results_of(const Arrays& values) const;
 
   std::vector<Form> inputs_;
@@ -83,6 +96,7 @@ class Tape {
   size_t slots_ = 0;
   std::vector<bool> last_;         // of each input of each node: whether nobody reads that slot afterwards
   bool on_calling_thread_ = false; // whether that can compute it
+  std::vector<Maker> makers_;      // by node
 };
 
 // An array with a shape and a type, and nothing else: evaluating it is an error.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import random
 import subprocess
 import sys
@@ -88,6 +90,65 @@ def test_input_memory_is_never_written() -> None:
         kept = x.copy()
         np.testing.assert_allclose(on_host(made, x)[0], np.exp(-np.abs(kept)), rtol=1e-5)
         np.testing.assert_array_equal(x, kept)
+
+
+def filled(made: tape.Tape, results: Sequence[int], inputs: Sequence[int]) -> int:
+    """What C gets from running a tape into memory."""
+    function, handle = made.native_run()
+    fill = ctypes.CFUNCTYPE(ctypes.c_int)(function)
+    fill.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_void_p] * 3, ctypes.c_size_t]
+    spent = ctypes.c_int64()
+    given = (ctypes.c_void_p * (len(inputs) + 1))(*inputs)
+    wanted = (ctypes.c_void_p * (len(results) + 1))(*results)
+    failed: int = fill(wanted, len(results), ctypes.byref(spent), handle, given, len(inputs))
+    assert failed or spent.value > 0
+    return failed
+
+
+def test_outputs_are_brought_to_given_memory() -> None:
+    size = 1 << 14
+    made = recorded(lambda x: [mx.exp(x), mx.contiguous(mx.exp(x).reshape(128, 128).T), x, mx.abs(x)], (size,))
+    memory = np.zeros((5, 4 * size + 64), np.uint8)
+    for offset in (0, 1, 4, 16):  # elements that do not lie at multiples of their size, too
+        x = np.array(floats(offset, size))
+        results = [row[offset : offset + 4 * size] for row in memory[:3]]
+        memory[:] = 0
+        assert filled(made, [*(row.ctypes.data for row in results), 0], [x.ctypes.data]) == 0
+        got = [row.view(np.float32) for row in results]
+        np.testing.assert_allclose(got[0], np.exp(x), rtol=1e-5)
+        np.testing.assert_array_equal(got[1].reshape(128, 128), got[0].reshape(128, 128).T)
+        np.testing.assert_array_equal(got[2], x)
+        assert not memory[:, :offset].any() and not memory[:, offset + 4 * size :].any() and not memory[3:].any()
+    before = mx.get_active_memory()
+    for _ in range(20):
+        assert filled(made, [row.ctypes.data for row in memory[:4]], [x.ctypes.data]) == 0
+    assert mx.get_active_memory() == before
+
+
+def test_a_failure_to_bring_outputs_is_a_status() -> None:
+    made = recorded(lambda x: [mx.linalg.inv(x), mx.exp(x)], (2, 2))
+    x, y = np.zeros((2, 2), np.float32), np.zeros((2, 2, 2), np.float32)
+    assert filled(made, [y[0].ctypes.data, y[1].ctypes.data], [x.ctypes.data])
+    assert filled(made, [y[0].ctypes.data], [x.ctypes.data])
+    x[:] = [[2, 0], [0, 4]]
+    assert not filled(made, [y[0].ctypes.data, y[1].ctypes.data], [x.ctypes.data])
+    np.testing.assert_allclose(y[0], [[0.5, 0], [0, 0.25]])
+    transposed = recorded(lambda x: [x.T], (3, 4))
+    assert filled(transposed, [y.ctypes.data], [np.zeros((3, 4), np.float32).ctypes.data])
+
+
+def test_inputs_at_the_start_of_a_mapping() -> None:
+    """The page before is no memory of ours, so nothing may be read there."""
+    page = mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, 3 * page), np.float32)
+    x = memory[page // 4 : 2 * page // 4]
+    x[:] = np.arange(page // 4)
+    assert x.ctypes.data % page == 0
+    made = recorded(lambda x: [mx.contiguous(x)], (page // 4,))
+    np.testing.assert_array_equal(on_host(made, x)[0], np.arange(page // 4))
+    borrowed = mx.Array.from_address(x.ctypes.data, x.shape, mx.float32, owner=memory)
+    np.testing.assert_array_equal(np.array(mx.contiguous(borrowed)), np.arange(page // 4))
+    assert borrowed.address != x.ctypes.data
 
 
 def test_wrong_runs_are_errors() -> None:
