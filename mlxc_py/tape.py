@@ -7,7 +7,7 @@ compiler or the garbage collector. Only the libmlxc that this package builds has
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import addressof, c_char_p, c_int, c_size_t, c_void_p, cast
+from ctypes import addressof, c_bool, c_char_p, c_int, c_size_t, c_void_p, cast
 from functools import cache
 from struct import Struct
 from struct import error as StructError
@@ -27,6 +27,12 @@ __all__ = ["Tape", "placeholder"]
 def supported() -> bool:
     """Whether the libmlxc in use records tapes."""
     return library().has("mlxc_py_tape_new")
+
+
+@cache
+def on_calling_thread() -> bool:
+    """Whether tapes of the CPU's operations are computed by the thread that runs them, whatever their stream."""
+    return supported() and bool(_calls().on_calling_thread())
 
 
 def placeholder(shape: tuple[int, ...], dtype: Dtype) -> Array:
@@ -152,6 +158,7 @@ class _Calls(NamedTuple):
     fill: Any
     count: Any
     free: Any
+    on_calling_thread: Any
 
 
 @cache
@@ -173,4 +180,5 @@ def _calls() -> _Calls:
         function("mlxc_py_tape_fill", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t),
         function("mlxc_py_tape_count", c_int, c_void_p, c_void_p, c_char_p),
         function("mlxc_py_tape_free", c_int, c_void_p),
+        function("mlxc_py_tapes_on_calling_thread", c_bool),
     )

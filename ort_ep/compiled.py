@@ -2,7 +2,7 @@
 
 A plan is cut into stages: maximal runs of steps that can be traced, and between them steps that cannot (host steps,
 random operators), which run eagerly every time. The key of a trace is everything it depends on beside the constants:
-stream, shapes, dtypes, and the values of what handlers read on the host.
+stream (where it matters), shapes, dtypes, and the values of what handlers read on the host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from ort_ep.results import Outline, Results, outlined
 from ort_ep.streams import PooledStream, spent
 from ort_ep.traces import MAX_KEY_BYTES, Instead, Key, Traces
 
+ANYWHERE: Final = -1
+
 Build = Callable[[list[mx.Array]], list[mx.Array]]
 
 
@@ -47,6 +49,9 @@ class Recorder(Protocol):
 
     def takes_empty(self, stream: PooledStream) -> bool:
         """Whether a graph may have arrays without elements."""
+
+    def place(self, stream: PooledStream) -> int:
+        """Equal for streams that share their replays."""
 
 
 class Direct(Protocol):
@@ -77,6 +82,9 @@ class TapeRecorder:
     def takes_empty(self, _stream: PooledStream) -> bool:
         return True
 
+    def place(self, stream: PooledStream) -> int:
+        return ANYWHERE if tape.on_calling_thread() and not stream.on_gpu else stream.stream.index
+
 
 class CompileRecorder:
     """MLX's compile: every thread that replays traces once, at its first replay.
@@ -92,6 +100,9 @@ class CompileRecorder:
 
     def takes_empty(self, stream: PooledStream) -> bool:
         return not stream.on_gpu  # what MLX 0.32.4 fuses for CUDA divides by an array's size, which ends the process
+
+    def place(self, stream: PooledStream) -> int:
+        return stream.stream.index
 
 
 # MLX holds what a closure refers to until its trace is erased, so what is traced must not refer to its replay.
@@ -169,7 +180,7 @@ class CompiledEngine:
 
     def direct(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output] | None:
         reader = self._direct_inputs
-        given = reader.read(inputs, stream.stream.index) if reader else None
+        given = reader.read(inputs, self._recorder.place(stream)) if reader else None
         if reader is None or given is None:
             return None
         key, addresses = given
@@ -201,7 +212,7 @@ class CompiledEngine:
         finals: dict[int, mx.Array],
     ) -> bool:
         """Run a stage from its trace, making it where it is new; False: run it eagerly."""
-        key = _key(stage, frame, stream)
+        key = _key(stage, frame, self._recorder.place(stream))
         if key is None:
             return False
         trace = traces.find(key)
@@ -285,9 +296,9 @@ class CompiledEngine:
             self._warn(message)
 
 
-def _key(stage: _Stage, frame: Frame, stream: PooledStream) -> Key | None:
+def _key(stage: _Stage, frame: Frame, place: int) -> Key | None:
     """What a trace depends on; None where that is too much to compare, or a sequence."""
-    parts: list[Hashable] = [stream.stream.index]
+    parts: list[Hashable] = [place]
     values: list[bytes] = []
     nbytes = 0
     for read in stage.reads:

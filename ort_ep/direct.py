@@ -104,10 +104,10 @@ class DirectInputs:
             form = dtypes.numpy_dtype(elem_type).char if read.host else dtype
             self._arguments.append(_Argument(position, elem_type, form, dtype.size, read))
 
-    def read(self, inputs: Sequence[Input], stream: int) -> tuple[Key, list[int]] | None:
-        """The key on a stream of that index, and the addresses; None where an input has another type than declared, or
-        values are too long for a key."""
-        forms: list[Hashable] = [stream]
+    def read(self, inputs: Sequence[Input], place: int) -> tuple[Key, list[int]] | None:
+        """The key at a place (Recorder.place), and the addresses; None where an input has another type than declared,
+        or values are too long for a key."""
+        forms: list[Hashable] = [place]
         values: list[bytes] = []
         addresses, room = [], MAX_KEY_BYTES
         for argument in self._arguments:

@@ -24,6 +24,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py.tape import Tape
 from mlxc_py.tape_line import TapeLine
+from ort_ep.streams import Lock
 from ort_ep.traces import Key
 
 # Lines kept for one stage, and lines that were given up.
@@ -265,7 +266,7 @@ class Lines(Generic[T]):
                 return derived
         return None
 
-    def missed(self, key: Key, record: Record[T], lock: threading.Lock) -> Derived[T] | None:
+    def missed(self, key: Key, record: Record[T], lock: Lock) -> Derived[T] | None:
         """Take note of a key that has no trace; record what makes it one of a line. `lock` is held while evaluating."""
         for line in self._lines:
             steps = line.keys.steps_to(key)
@@ -348,7 +349,7 @@ def _foot(point: Point, direction: Point) -> Point:
     return tuple(p - steps * d for p, d in zip(point, direction, strict=True))
 
 
-def _recorded(key: Key, point: Point, direction: Point, record: Record[T], lock: threading.Lock) -> Line[T]:
+def _recorded(key: Key, point: Point, direction: Point, record: Record[T], lock: Lock) -> Line[T]:
     """A line from two recordings; UnevenError or MLXError where they do not make one."""
     keys = Keys(key, direction)
     first, second = record(keys.at(0)), record(keys.at(1))

@@ -11,13 +11,15 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import mlxc_py as mx
+from mlxc_py import tape
 
 MAX_CPU_STREAMS: Final = 4
+Lock = AbstractContextManager[Any]
 
 
 class _Spent(threading.local):
@@ -30,10 +32,10 @@ spent: Final = _Spent()
 
 @dataclass(slots=True, eq=False)
 class PooledStream:
-    """One stream and its scheduling lock. `users` counts the runs on it now."""
+    """One stream and the lock to schedule under. `users` counts the runs on it now."""
 
     stream: mx.Stream
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: Lock = field(default_factory=threading.Lock)
     users: int = 0
 
     @property
@@ -56,6 +58,11 @@ class PooledStream:
                     mx.eval(*pending)
                 raise
             spent.evaluating += time.perf_counter_ns() - began
+
+
+def _scheduling(device: Any) -> Lock:
+    """A stream's lock; on the CPU the libmlxc of this package has its own."""
+    return nullcontext() if device == mx.cpu and tape.supported() else threading.Lock()
 
 
 class StreamPool:
@@ -87,7 +94,7 @@ class StreamPool:
                     break
             else:
                 if len(self._streams) < self._limit:
-                    pooled = PooledStream(mx.new_thread_unsafe_stream(self._device))
+                    pooled = PooledStream(mx.new_thread_unsafe_stream(self._device), _scheduling(self._device))
                     self._streams.append(pooled)
                 else:
                     pooled = min(self._streams, key=lambda busy: busy.users)

@@ -69,6 +69,10 @@ typedef struct mlxc_py_tape_ {
   void* ctx;
 } mlxc_py_tape;
 
+/* Whether tapes of the CPU's operations are computed by the thread that runs them, so that it does not matter which stream
+ * they were built for. */
+MLXC_API bool mlxc_py_tapes_on_calling_thread(void);
+
 /* Record what `outputs` are computed from, where `inputs` are placeholders. Evaluates what does not depend on them. */
 MLXC_API int mlxc_py_tape_new(
     mlxc_py_tape* res, const mlx_array* inputs, size_t n_inputs, const mlx_array* outputs, size_t n_outputs);

@@ -129,9 +129,9 @@ void settle_tasks(const std::vector<Stream>& streams, int running_before) {
 void mark_failed(const std::vector<array>& arrays, const std::exception& e, int running_before) {
   const bool scheduled = std::none_of(
       arrays.begin(), arrays.end(), [](const array& a) { return a.status() == array::Status::unscheduled; });
-  if (!scheduled && can_be_retried(e)) return;
   const Graph graph(arrays);
   settle_tasks(graph.streams, running_before);
+  if (!scheduled && can_be_retried(e)) return;
   auto& all = state();
   std::lock_guard lock(all.lock);
   fail_pending(all, graph.streams, e.what());
@@ -176,7 +176,7 @@ void guarded(const std::vector<array>& arrays, Function function) {
 }
 
 // MLX's encoder of a stream that any thread may use is not locked: two schedulers at once end the process. A lock for
-// each stream, or for a few: there are as many streams as cores, and a busy one must not keep the others waiting.
+// each stream, or for a few where there are more than kLocks: a busy one must not keep the others waiting.
 class Scheduling {
  public:
   explicit Scheduling(const std::vector<array>& arrays) {
@@ -210,7 +210,10 @@ void check_not_failed_slow(const array& a) {
 
 void evaluate(const std::vector<array>& arrays) {
   // eval attaches no events to intermediates, async_eval does; on the CPU it costs the same.
-  if (!host_allocator()) return guarded(arrays, [&] { mlx::core::eval(arrays); });
+  const bool on_gpu = std::any_of(arrays.begin(), arrays.end(), [](const array& a) {
+    return a.has_primitive() && a.primitive().device() == mlx::core::Device::gpu;
+  });
+  if (on_gpu) return guarded(arrays, [&] { mlx::core::eval(arrays); });
   guarded(arrays, [&] {
     {
       const Scheduling lock(arrays);

@@ -93,8 +93,9 @@ def test_results_lie_where_the_caller_wants_them() -> None:
 def test_outputs_that_share_memory() -> None:
     made = session(
         """g (float[32, 256] x, float[256, 256] w)
-        => (float[32, 256] a, float[256, 32] b, float[8192] c, float[32, 256] d) { a = MatMul(x, w) b = Transpose(a) m = Constant <value_ints = [-1]> () t = Relu(a) c = Reshape(t, m)
-          d = Identity(a) }"""
+        => (float[32, 256] a, float[256, 32] b, float[8192] c, float[32, 256] d) {
+        a = MatMul(x, w) b = Transpose(a) m = Constant <value_ints = [-1]> () t = Relu(a) c = Reshape(t, m)
+        d = Identity(a) }"""
     )
     w = floats(256, 256, seed=9)
     for seed in range(6):
