@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from ctypes import c_char_p, c_int, c_void_p
+from functools import cache
 from typing import Any, NamedTuple
 
 from mlxc_py import ops
@@ -583,11 +584,14 @@ def serves(x: Array, stream: StreamLike = None) -> bool:
 
 def isa() -> str | None:
     """The instruction set that the primitives use: avx512vnni, avx512, avx2, baseline; None where there are none."""
-    if not available():
-        return None
+    return str(_isa()().decode()) if available() else None
+
+
+@cache
+def _isa() -> Any:
     name = library().function("mlxc_py_cpu_isa")
     name.restype = c_char_p
-    return str(name().decode())
+    return name
 
 
 def use_isa(name: str) -> None:

@@ -8,6 +8,7 @@ from operator import index
 from typing import Any
 
 from mlxc_py._sys import mlx as c
+from mlxc_py._sys import support
 from mlxc_py.guards import check_fork
 from mlxc_py.state import local
 
@@ -67,7 +68,8 @@ def reset_peak_memory() -> None:
 
 
 def clear_cache() -> None:
-    """Give kept buffers back to the system, once everything scheduled on the CPU is done."""
+    """Give kept buffers back to the system, once everything scheduled on the CPU is done, and owners of freed ones."""
     check_fork()
     if c.mlx_clear_cache():
         raise local.here.failure("clear_cache")
+    support.drain()

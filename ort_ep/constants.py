@@ -288,5 +288,5 @@ def constant(initializer: Initializer) -> mx.Array:
 def host_constant(initializer: Initializer) -> np.ndarray[Any, Any]:
     """A constant as a read-only numpy array that owns its bytes."""
     array = initializer.view().copy()
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array

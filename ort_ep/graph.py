@@ -54,7 +54,7 @@ class Initializer:
         """The address of the bytes, and what keeps them there; ORT's memory stays during the current callback."""
         if self.array is not None:
             content = np.ascontiguousarray(self.array)
-            return content.ctypes.data, content
+            return content.__array_interface__["data"][0], content
         if self.address < 0:
             raise RuntimeError("an initializer's content can be read only while its graph is claimed or compiled")
         return self.address, self
@@ -212,7 +212,7 @@ def decode(elem_type: int, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> n
         bits = np.unpackbits(raw, count=count * row.bits, bitorder="little").reshape(count, row.bits)
         codes = bits @ (1 << np.arange(row.bits, dtype=np.uint8))  # the first element sits in the low bits
         array = dtypes.of_codes(row, codes).reshape(tuple(shape))
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 

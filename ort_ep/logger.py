@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from enum import IntEnum
+from functools import cache
 
 _fallback = logging.getLogger("ort_ep")
 
@@ -47,7 +48,12 @@ class Logger:
 def _plugin_log() -> ctypes._NamedFuncPointer:
     from ort_ep import factory, get_library_path
 
-    write = ctypes.CDLL(factory.library_path or get_library_path()).mlx_plugin_log
+    return _log_of(factory.library_path or get_library_path())
+
+
+@cache
+def _log_of(library: str) -> ctypes._NamedFuncPointer:
+    write = ctypes.CDLL(library).mlx_plugin_log
     text = ctypes.c_char_p
     write.argtypes = [ctypes.c_void_p, ctypes.c_int, text, text, ctypes.c_int, text]
     write.restype = ctypes.c_int

@@ -516,7 +516,7 @@ def _own(value: Slot) -> Slot:
         return [_own(item) for item in value]
     if isinstance(value, np.ndarray):
         value = value.view()
-        value.flags.writeable = False
+        value.setflags(write=False)
         return value
     return copy.copy(value)
 

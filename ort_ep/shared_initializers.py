@@ -236,7 +236,13 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
-    return not _memcmp(a.ctypes.data, b.ctypes.data, a.nbytes)
+    return not _memcmp(_address(a), _address(b), a.nbytes)
+
+
+def _address(a: np.ndarray) -> int:
+    """Without `a.ctypes`, for which numpy makes a string that Python's cache of methods keeps."""
+    found: int = a.__array_interface__["data"][0]
+    return found
 
 
 # ---- weak indexes
@@ -260,8 +266,16 @@ class _WeakIndex(Generic[_T]):
         self._entries[key] = (*_alive(self._entries.get(key, ())), weakref.ref(value))
 
     def purge(self) -> None:
-        """Forget the keys of what is gone."""
-        self._entries = {key: kept for key, refs in self._entries.items() if (kept := tuple(_alive(refs)))}
+        """Forget what is gone."""
+        # In place: a new dictionary after sessions that have ended would hold on to the arena that they have left.
+        for key, refs in list(self._entries.items()):
+            kept = tuple(_alive(refs))
+            if not kept:
+                del self._entries[key]
+            elif len(kept) < len(refs):
+                self._entries[key] = kept
+        if not self._entries:
+            self._entries.clear()  # and its table
         self._purge_at = max(64, 2 * len(self._entries))
 
     def __len__(self) -> int:

@@ -270,7 +270,7 @@ OrtNodeComputeInfo *fused_node_create(const struct host *host, PyObject *compute
   node->host = *host;
   node->compute = compute_function;
   pthread_mutex_init(&node->lock, NULL);
-  PyObject *address = py.PyObject_GetAttrString(compute_function, "counters");
+  PyObject *address = attribute_of(compute_function, "counters");
   if (address) node->counters = py.PyLong_AsVoidPtr(address);
   release(address);
   py.PyErr_Clear(); /* any callable will do, but only one that counts is run without Python */

@@ -56,8 +56,16 @@ PyObject *call_two(PyObject *callable, PyObject *first, PyObject *second) {
   return call_with(callable, values, 2);
 }
 
+PyObject *attribute_of(PyObject *object, const char *name) {
+  /* Python's cache of methods keeps the names it was asked for: a new string each time would hold on to whole arenas. */
+  PyObject *interned = py.PyUnicode_InternFromString(name);
+  PyObject *attribute = interned ? py.PyObject_GetAttr(object, interned) : NULL;
+  release(interned);
+  return attribute;
+}
+
 PyObject *call_method(PyObject *object, const char *method, PyObject *argument) {
-  PyObject *callable = py.PyObject_GetAttrString(object, method);
+  PyObject *callable = attribute_of(object, method);
   if (!callable) {
     release(argument);
     return NULL;
@@ -69,7 +77,7 @@ PyObject *call_method(PyObject *object, const char *method, PyObject *argument) 
 
 /* The code that the exception asks for in `ort_status_code`, 0 where it asks for none. */
 static long long wanted_code(PyObject *exception) {
-  PyObject *attribute = py.PyObject_GetAttrString(exception, "ort_status_code");
+  PyObject *attribute = attribute_of(exception, "ort_status_code");
   long long code = attribute ? py.PyLong_AsLongLong(attribute) : 0;
   release(attribute);
   py.PyErr_Clear();
@@ -97,7 +105,7 @@ static OrtStatus *describe(const struct host *host, const char *where, bool may_
   if (!code) { /* an exception that nobody worded for the user: say what it is and where it came from */
     text_add(&text, where);
     text_add(&text, ": ");
-    append_string(&text, py.PyObject_GetAttrString(type, "__name__"));
+    append_string(&text, attribute_of(type, "__name__"));
     text_add(&text, ": ");
     code = ORT_FAIL;
   }

@@ -161,7 +161,7 @@ static void compile_in_python(void *argument) {
   }
   if (!complete) call->status = python_failure(host, "Compile");
   if (!call->status) call->status = fused_names(call, names);
-  PyObject *method = call->status ? NULL : py.PyObject_GetAttrString(call->ep->provider, "compile");
+  PyObject *method = call->status ? NULL : attribute_of(call->ep->provider, "compile");
   if (!method) {
     release(graphs);
     release(names);
@@ -225,7 +225,7 @@ static OrtStatus *on_run_end(OrtEp *slots, const OrtRunOptions *options, bool sy
 /* ---- life */
 
 static void tell(PyObject *provider, const char *name) {
-  PyObject *method = py.PyObject_GetAttrString(provider, name);
+  PyObject *method = attribute_of(provider, name);
   PyObject *result = method ? py.PyObject_CallObject(method, NULL) : NULL;
   if (!result) py.PyErr_WriteUnraisable(provider); /* nothing that failed here makes the session wrong */
   release(result);

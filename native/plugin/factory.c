@@ -188,7 +188,7 @@ static const char *ep_name(const char *registration_name) {
 }
 
 static char *string_attribute(PyObject *object, const char *name) {
-  PyObject *attribute = py.PyObject_GetAttrString(object, name);
+  PyObject *attribute = attribute_of(object, name);
   const char *text = attribute ? py.PyUnicode_AsUTF8AndSize(attribute, NULL) : NULL;
   char *copy = text ? strdup(text) : NULL;
   release(attribute);
@@ -235,8 +235,8 @@ OrtStatus *factory_create(struct factory **out, const struct host *host, const c
   factory->slots.CreateDataTransfer = create_data_transfer;
   factory->name = strdup(ep_name(registration_name));
   factory->version = string_attribute(hooks, "version");
-  factory->select_devices = py.PyObject_GetAttrString(hooks, "select_devices");
-  factory->create_ep = py.PyObject_GetAttrString(hooks, "create_ep");
+  factory->select_devices = attribute_of(hooks, "select_devices");
+  factory->create_ep = attribute_of(hooks, "create_ep");
   OrtStatus *status = NULL;
   if (!factory->version || !factory->select_devices || !factory->create_ep) {
     status = python_failure(host, "reading the hooks of ort_ep.factory");

@@ -87,6 +87,7 @@ bool dict_set(PyObject *dict, const char *key, PyObject *value); /* takes over `
 /* Calls `callable`, taking over `first`, `second` (NULL second: one argument); a NULL first fails. */
 PyObject *call_one(PyObject *callable, PyObject *first);
 PyObject *call_two(PyObject *callable, PyObject *first, PyObject *second);
+PyObject *attribute_of(PyObject *object, const char *name);
 PyObject *call_method(PyObject *object, const char *method, PyObject *argument);
 void release(PyObject *object); /* NULL is fine */
 /* Turns the Python error that is set into a status. `where` tells what was being done. */

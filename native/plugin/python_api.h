@@ -36,7 +36,8 @@ enum { METH_NOARGS = 4 };
   F(void, Py_DecRef, (PyObject *))                                                           \
   F(PyObject *, PyImport_ImportModule, (const char *))                                       \
   F(int, PyRun_SimpleString, (const char *))                                                 \
-  F(PyObject *, PyObject_GetAttrString, (PyObject *, const char *))                          \
+  F(PyObject *, PyObject_GetAttr, (PyObject *, PyObject *))                                  \
+  F(PyObject *, PyUnicode_InternFromString, (const char *))                                  \
   F(PyObject *, PyObject_CallObject, (PyObject *, PyObject *))                               \
   F(int, PyCallable_Check, (PyObject *))                                                     \
   F(PyObject *, PyObject_Str, (PyObject *))                                                  \

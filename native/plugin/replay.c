@@ -52,7 +52,7 @@ static struct replay *parsed(PyObject *bytes, PyObject *tape) {
 
 struct replay *replay_create(PyObject *results) {
   struct replay *replay = NULL;
-  PyObject *pair = py.PyObject_GetAttrString(results, "replay");
+  PyObject *pair = attribute_of(results, "replay");
   if (pair && pair != py.none) {
     PyObject *bytes = py.PySequence_GetItem(pair, 0), *tape = py.PySequence_GetItem(pair, 1);
     if (bytes && tape) replay = parsed(bytes, tape);
