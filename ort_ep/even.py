@@ -103,10 +103,10 @@ class Watched:
 
     def _note(self, value: np.ndarray[Any, Any], *, may_grow: bool) -> None:
         kind = value.dtype.char
-        whole = value.dtype.kind in "iu" and may_grow
+        whole = may_grow and _is_whole(value)
         if whole and value.ndim < 2 and value.size <= FEW:
             self.same.append((kind, value.shape))
-            self.numbers += value.reshape(-1).tolist()
+            self.numbers += map(int, value.reshape(-1).tolist())
         elif whole and (form := _ramp(value)):
             self.same.append((kind, value.ndim))
             self.numbers += (*value.shape, *form)
@@ -115,6 +115,13 @@ class Watched:
             self.numbers += value.shape
         else:
             self.same.append((kind, value.shape, value.tobytes()))
+
+
+def _is_whole(value: np.ndarray[Any, Any]) -> bool:
+    """Whether all elements are whole numbers, and any between such are exact."""
+    if value.dtype.kind != "f":
+        return value.dtype.kind in "iu"
+    return bool(np.all(np.abs(value) < 2.0 ** np.finfo(value.dtype).nmant) and np.all(value == np.floor(value)))
 
 
 def _ramp(value: np.ndarray[Any, Any]) -> list[int] | None:

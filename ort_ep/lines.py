@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
@@ -30,8 +30,9 @@ from ort_ep.traces import Key
 # Lines kept for one stage, and lines that were given up.
 MOST_LINES: Final = 8
 MOST_REFUSED: Final = 64
-# Keys of one direction in a row, after which a line is recorded: it costs three traces.
-PATIENCE: Final = 2
+# A line is recorded, which costs three traces, where so many of the latest keys lie on one with a new key.
+ENOUGH: Final = 2
+MOST_RECENT: Final = 8
 # How far ahead a line is checked at least.
 AHEAD: Final = 64
 # Where the end of a line is known this closely, it is not looked for any longer.
@@ -232,15 +233,6 @@ class Line(Generic[T]):
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The last key of those that have everything but sizes in common, and how often the direction was the same."""
-
-    point: Point
-    direction: Point = ()
-    times: int = 0
-
-
-@dataclass(slots=True)
 class _Refused:
     """A line that did not hold from the start: how many keys on it pass until it is tried again."""
 
@@ -253,7 +245,7 @@ class Lines(Generic[T]):
 
     def __init__(self) -> None:
         self._lines: list[Line[T]] = []  # the latest first
-        self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
+        self._recent: OrderedDict[Hashable, deque[Point]] = OrderedDict()
         self._refused: OrderedDict[Hashable, _Refused] = OrderedDict()
         self._lock = threading.Lock()
         self._recording = threading.Lock()
@@ -318,23 +310,26 @@ class Lines(Generic[T]):
         return line.derived(steps)
 
     def _direction(self, common: Hashable, point: Point) -> Point | None:
-        """Where the latest keys lead, if all of them lead there."""
-        before = self._seen.pop(common, None)
-        seen = self._seen[common] = _Seen(point)
-        if len(self._seen) > MOST_LINES:
-            self._seen.popitem(last=False)
-        if before is None:
+        """Where a line leads that goes through the point and others of late."""
+        recent = self._recent.setdefault(common, deque(maxlen=MOST_RECENT))
+        self._recent.move_to_end(common)
+        if len(self._recent) > MOST_LINES:
+            self._recent.popitem(last=False)
+        if point in recent:
             return None
-        difference = tuple(b - a for a, b in zip(before.point, point, strict=True))
-        step = math.gcd(*difference)
-        if not step:
-            self._seen[common] = before
-            return None
-        if next(filter(None, difference)) < 0:
-            step = -step
-        seen.direction = tuple(d // step for d in difference)
-        seen.times = before.times + 1 if seen.direction == before.direction else 1
-        return seen.direction if seen.times >= PATIENCE else None
+        directions = Counter(_direction(other, point) for other in recent)
+        recent.append(point)
+        direction, times = directions.most_common(1)[0] if directions else ((), 0)
+        return direction if times >= ENOUGH else None
+
+
+def _direction(a: Point, b: Point) -> Point:
+    """The least step on the line through two points, upwards in its first size."""
+    difference = [y - x for x, y in zip(a, b, strict=True)]
+    step = math.gcd(*difference)
+    if next(filter(None, difference)) < 0:
+        step = -step
+    return tuple(each // step for each in difference)
 
 
 def _require_same(first: Recorded[T], other: Recorded[T]) -> None:

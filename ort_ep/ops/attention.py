@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from functools import reduce
 
-import numpy as np
-
 import mlxc_py as mx
 from mlxc_py import Array
 from ort_ep.ops import precision
@@ -108,7 +106,7 @@ def excluding(keeps: Iterable[Array], bias: Array | None = None) -> Array | None
 
 def behind(queries: int, keys: int, offset: int | Array) -> Array:
     """How far key j lies before query i, the first of which has position `offset` (or one for each batch)."""
-    distance = mx.array((np.arange(queries)[:, None] - np.arange(keys)).astype(np.int32))
+    distance = mx.arange(queries)[:, None] - mx.arange(keys)
     return distance + (offset if isinstance(offset, int) else offset.astype(mx.int32).reshape([-1, 1, 1, 1]))
 
 

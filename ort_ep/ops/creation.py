@@ -22,7 +22,7 @@ def constant_of_shape(shape: np.ndarray, *, value: np.ndarray | None = None) -> 
 @op("EyeLike", since=9, dtypes=ANY)
 def eye_like(x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
     rows, columns = x.shape
-    diagonal = mx.array(np.arange(rows)[:, None] + k == np.arange(columns))
+    diagonal = mx.arange(rows)[:, None] + max(-rows, min(k, columns)) == mx.arange(columns)
     return diagonal.astype(x.dtype if dtype is None else to_mlx(dtype))
 
 

@@ -151,9 +151,8 @@ def one_hot(indices: Array, depth: np.ndarray, values: Array, *, axis: int = -1)
 def trilu(x: Array, k: np.ndarray | None = None, *, upper: int = 1) -> Array:
     # a far diagonal is the same as one just outside; MLX's int32 holds no more
     offset = 0 if k is None else int(np.clip(k.item(), -x.shape[-2] - 1, x.shape[-1] + 1))
-    distance = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]
-    kept = distance >= offset if upper else distance <= offset
-    return mx.where(mx.array(kept), x, mx.zeros_like(x))
+    distance = mx.arange(x.shape[-1]) - mx.arange(x.shape[-2])[:, None]
+    return mx.where(distance >= offset if upper else distance <= offset, x, mx.zeros_like(x))
 
 
 @op("Pad", since=2, dtypes=ANY)

@@ -1,0 +1,261 @@
+"""Runs whose shapes grow: derived from a few recordings, and right where that can't be."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import mlxc_py as mx
+import ort_ep
+from mlxc_py import tape
+from ort_ep.even import Watched, fixed
+from ort_ep.lines import Growing, Keys, point_of
+
+pytestmark = pytest.mark.skipif(not tape.supported(), reason="this libmlxc records no tapes")
+Host = np.ndarray[Any, Any]
+
+
+def load(name: str) -> ModuleType:
+    file = Path(__file__).resolve().parents[2] / "benchmarks" / f"{name}.py"
+    specification = importlib.util.spec_from_file_location(name, file)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+decoders = load("decoders")
+TINY = decoders.Sizes(layers=2, heads=4, kv_heads=2, depth=16, wide=48, words=32)
+
+
+class Pair:
+    """One model on MLX and on the CPU provider."""
+
+    def __init__(self, model: bytes, **options: Any) -> None:
+        self.mlx = ort_ep.InferenceSession(model, on_compute_error="raise", **options)
+        self.cpu = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+        assert not ort_ep.claim_report(self.mlx).declined
+
+    def run(self, feeds: dict[str, Host]) -> list[Host]:
+        found, expected = self.mlx.run(None, feeds), self.cpu.run(None, feeds)
+        for a, b in zip(found, expected, strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+        return list(found)
+
+    @property
+    def derived(self) -> int:
+        return ort_ep.claim_report(self.mlx).compile.derivations
+
+
+def feeds_of(session: Any, batch: int, step: int, past: int) -> dict[str, Host]:
+    random = np.random.default_rng(past)
+    feeds = {"ids": random.integers(0, TINY.words, (batch, step)), "mask": np.ones((batch, past + step), np.int64)}
+    for given in session.get_inputs():
+        if given.name.startswith(("key", "value")):
+            feeds[given.name] = random.normal(size=(batch, given.shape[1], past, TINY.depth)).astype(np.float32)
+    return {given.name: feeds[given.name] for given in session.get_inputs()}
+
+
+@pytest.fixture(params=decoders.MODELS)
+def pair(request: pytest.FixtureRequest) -> Pair:
+    return Pair(decoders.decoder(request.param, TINY))
+
+
+# ------------------------------------------------------------ decoders
+def test_a_decoder_whose_caches_grow(pair: Pair) -> None:
+    feeds = feeds_of(pair.mlx, 1, 5, 0)  # the prompt: nothing is there yet
+    for _ in range(90):
+        scores, *caches = pair.run(feeds)
+        grown = dict(zip(list(feeds)[-len(caches) :], caches, strict=True))
+        feeds = feeds_of(pair.mlx, 1, 1, caches[0].shape[2]) | grown
+        feeds["ids"] = scores[:, -1:].argmax(-1)
+    assert pair.derived > 70
+    assert ort_ep.claim_report(pair.mlx).compile.traces < 12
+
+
+def test_lengths_in_any_order(pair: Pair) -> None:
+    for past in np.random.default_rng(0).permutation(np.arange(1, 120)):
+        pair.run(feeds_of(pair.mlx, 1, 1, int(past)))
+    assert pair.derived > 60
+
+
+def test_batches_and_steps_of_other_sizes_in_between(pair: Pair) -> None:
+    for past in range(30, 60):
+        pair.run(feeds_of(pair.mlx, 1, 1, past))
+        pair.run(feeds_of(pair.mlx, 2, 1, past))
+        if past % 5 == 0:
+            pair.run(feeds_of(pair.mlx, 1, 4, past))
+    assert pair.derived > 40
+
+
+def test_several_threads_of_one_session(pair: Pair) -> None:
+    failures = []
+
+    def write(first: int) -> None:
+        try:
+            for past in range(first, first + 40):
+                pair.run(feeds_of(pair.mlx, 1, 1, past))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(first,)) for first in (10, 20, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("window", [20, 40])
+def test_a_window_that_the_cache_outgrows(window: int) -> None:
+    model = onnx.load_model_from_string(decoders.decoder("grouped", TINY))
+    for node in model.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            node.attribute.append(onnx.helper.make_attribute("local_window_size", window))
+    pair = Pair(model.SerializeToString())
+    for past in range(10, 75):
+        pair.run(feeds_of(pair.mlx, 1, 1, past))
+    assert pair.derived > 20
+
+
+def test_memory_stays(pair: Pair) -> None:
+    feeds = [feeds_of(pair.mlx, 1, 1, past) for past in range(2, 1002)]
+    for feed in feeds[:400]:
+        pair.mlx.run(None, feed)
+    tracemalloc.start()
+    before = mx.get_active_memory()
+    for feed in feeds[400:]:
+        pair.mlx.run(None, feed)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert pair.derived > 900
+    assert mx.get_active_memory() - before < 1 << 20
+    assert kept < 1 << 20
+
+
+# ------------------------------------------------------------ what a model asks of lengths
+ASKS = {
+    "one length": "a = Equal (n, m) b = Cast <to = 1> (a)",
+    "an odd length": "a = Mod (n, two) b = Cast <to = 1> (a)",
+    "between": "c = Greater (n, low) d = Less (n, high) a = And (c, d) b = Cast <to = 1> (a)",
+    "a table": "a = Gather (table, n) b = Cast <to = 1> (a)",
+    "a product": "c = Sub (n, low) d = Sub (n, high) e = Mul (c, d) a = Less (e, zero) b = Cast <to = 1> (a)",
+    "zero": "c = Sub (n, m) a = Cast <to = 9> (c) b = Cast <to = 1> (a)",
+    "rounded": "c = Div (n, seven) d = Mul (c, seven) b = Cast <to = 1> (d)",
+    "from a length on": "a = Less (n, m) b = Cast <to = 1> (a)",
+    "at most": "a = Min (n, m) b = Cast <to = 1> (a)",
+    "the length": "b = Cast <to = 1> (n)",
+    "a shape": "a = Equal (n, m) c = Where (a, two, one) d = ConstantOfShape <value = float[1] {1.5}> (c) b = ReduceSum (d)",
+}
+TABLE = ", ".join("7" if i == 41 else "5" for i in range(300))
+
+
+@pytest.mark.parametrize("question", ASKS)
+def test_what_a_model_asks_of_a_length(question: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 3] x) => (float[M, 3] y)
+        <int64[1] m = {{41}}, int64[1] two = {{2}}, int64[1] one = {{1}}, int64[1] zero = {{0}}, int64[1] low = {{40}},
+         int64[1] high = {{43}}, int64[1] seven = {{7}}, int64[300] table = {{{TABLE}}}>
+        {{ n = Shape <start = 0, end = 1> (x) {ASKS[question]} y = Add (x, b) }}"""
+    )
+    pair = Pair(model.SerializeToString())
+    for length in range(2, 140):
+        pair.run({"x": np.full((length, 3), length, np.float32)})
+    if question in ("the length", "from a length on", "at most"):
+        assert pair.derived > 40
+
+
+def test_a_users_operator_is_never_derived() -> None:
+    @ort_ep.op("Doubled", domain="local.lines")
+    def doubled(x: mx.Array) -> mx.Array:
+        return x * 3 if x.shape[0] == 41 else x * 2
+
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "local.lines": 1]>
+        g (float[N] x) => (float[N] y) { y = local.lines.Doubled (x) }
+        <domain: "local.lines", opset_import: ["": 17]> Doubled (a) => (b) { b = Add (a, a) }"""
+    )
+    session = ort_ep.InferenceSession(model.SerializeToString())
+    for length in range(10, 60):
+        x = np.ones(length, np.float32)
+        assert session.run(None, {"x": x})[0][0] == (3 if length == 41 else 2)
+    assert ort_ep.claim_report(session).compile.derivations == 0
+
+
+def test_a_loop_whose_state_grows() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (int64 trips, float[1, 4] x) => (float[R, 4] y)
+        <bool go = {1}>
+        { y = Loop (trips, go, x) <body = b (int64 i, bool c, float[K, 4] s) => (bool d, float[L, 4] t)
+          { d = Identity (c) e = Softmax <axis = 0> (s)
+            u = ReduceMax <axes = [0]> (e) t = Concat <axis = 0> (s, u) }> }"""
+    )
+    pair = Pair(model.SerializeToString())
+    pair.run({"trips": np.array(80), "x": np.ones((1, 4), np.float32)})
+    assert pair.derived > 40
+
+
+# ------------------------------------------------------------ parts
+def key(*shapes: tuple[int, ...], values: Sequence[int] = ()) -> Any:
+    parts = [(mx.float32, shape) for shape in shapes]
+    return (0, *parts, ("l", (len(values),))), (np.array(values, np.int64).tobytes(),)
+
+
+def test_keys_along_a_line() -> None:
+    direction = (0, 1, 0, 2, 0, 0, 1)
+    keys = Keys(key((1, 5, 8), (10, 3), values=[6]), direction)
+    assert keys.at(4) == key((1, 9, 8), (18, 3), values=[10])
+    assert keys.steps_to(key((1, 9, 8), (18, 3), values=[10])) == 4
+    assert keys.steps_to(key((1, 2, 8), (4, 3), values=[3])) == -3
+    assert keys.steps_to(key((1, 9, 8), (17, 3), values=[10])) is None
+    assert keys.steps_to(key((1, 9, 8), (18, 3), values=[11])) is None
+    assert keys.steps_to(key((1, 9), (18, 3), values=[10])) is None
+    assert keys.steps_to(key((1, 9, 8), values=[10])) is None
+    assert point_of(keys.at(0)) == (point_of(keys.at(7))[0], (1, 5, 8, 10, 3, 1, 6))
+
+
+def test_a_line_of_numbers_alone() -> None:
+    keys = Keys(key((4,), values=[6, 1]), (0, 0, 3, 0))
+    assert keys.steps_to(key((4,), values=[12, 1])) == 2
+    assert keys.steps_to(key((4,), values=[13, 1])) is None
+    assert keys.steps_to(key((4,), values=[12])) is None
+
+
+def test_growing_numbers() -> None:
+    growing = Growing.between((1, 5, 9), (1, 6, 7))
+    assert growing.at(4) == (1, 9, 1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "others", "same"),
+    [
+        ("Equal", ([9], [41]), ([12], [41]), True),
+        ("Equal", ([9], [41]), ([41], [41]), False),
+        ("Equal", ([9], [41]), ([50], [41]), False),
+        ("Add", ([9], [41]), ([50], [41]), True),
+        ("Mod", ([9], [2]), ([11], [2]), False),
+        ("Gather", ([9, 4], [1]), ([8, 4], [1]), True),
+        ("Gather", ([9, 4], [1]), ([9, 4], [0]), False),
+        ("Cast", ([-3],), ([3],), False),
+    ],
+)
+def test_what_may_differ_on_the_host(operator: str, arguments: Any, others: Any, same: bool) -> None:
+    notes = [Watched(), Watched()]
+    for watched, given in zip(notes, (arguments, others), strict=True):
+        watched.note(fixed("", operator), [np.array(value) for value in given], [np.array([7])])
+    assert (notes[0].same == notes[1].same) is same
