@@ -161,7 +161,7 @@ class CpuIntegerConvolution : public CpuWindowed {
       std::vector<int32_t> seen_sums(size_t(w.groups) * kernels::seen_sums);
       const kernels::Starts starts{start.data(), zeros ? z.data() : nullptr, seen_sums.data()};
       const auto convolve = kernels::chosen().convolve_bytes;
-      each_chunk(image, out, batch, w, uint8_t(zero), [&](kernels::SeenBytes seen, int32_t* to, int n) {
+      each_chunk(row_by_row(image, w), out, batch, w, uint8_t(zero), [&](kernels::SeenBytes seen, int32_t* to, int n) {
         if (windows) windows->fill(seen, seen_sums.data(), n);
         convolve(seen, weights, starts, to, n, w);
         after(to, n);

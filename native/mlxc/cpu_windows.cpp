@@ -23,11 +23,50 @@ kernels::Window window_of(const mx::array& x, const int* window, size_t n) {
   return w;
 }
 
+kernels::Images<float> images_of(const mx::array& x, const kernels::Window& w, mx::cpu::CommandEncoder& encoder) {
+  if (x.shape(3) > 1 && x.strides()[3] != 1) return row_by_row(dense(x, encoder), w);
+  return {x.data<float>(), x.strides()[0], x.strides()[1], x.strides()[2]};
+}
+
 } // namespace mlxc
 
 namespace {
 
 using kernels::Window;
+
+// Whether the columns of a kernel had better be one, that sees the channels of several pixels side by side: where few
+// channels make it slow to look at each pixel on its own.
+constexpr int most_joined = 8;
+
+bool joins_columns(const Window& w) {
+  return w.kernel_width > 1 && w.dilation_x == 1 && w.groups == 1 && w.left >= 0 && w.channels <= most_joined;
+}
+
+// A copy of images with what they are padded by on the left and on the right, for kernels whose columns are one.
+kernels::Images<float> joined(const mx::array& x, Window& w, mx::cpu::CommandEncoder& encoder) {
+  const int width = std::max(w.left + w.width, (w.out_width - 1) * w.stride_x + w.kernel_width);
+  mx::array copy({x.shape(0), w.height, width, w.channels}, mx::float32, nullptr, {});
+  copy.set_data(mx::allocator::malloc(copy.nbytes()));
+  encoder.add_temporary(copy);
+  const auto& strides = x.strides();
+  encoder.dispatch([=, from = x.data<float>(), to = copy.data<float>(), batch = x.shape(0), image = strides[0], line = strides[1],
+                    copy = Copy(sizeof(float), {w.width, w.channels}, {strides[2], strides[3]}), height = w.height,
+                    left = w.left * w.channels, row = w.width * w.channels, whole = width * w.channels] {
+    float* target = to;
+    for (int n = 0; n < batch; ++n)
+      for (int y = 0; y < height; ++y, target += whole) {
+        std::fill_n(target, left, 0.0f);
+        copy(reinterpret_cast<const char*>(from + n * image + y * line), reinterpret_cast<char*>(target + left));
+        std::fill_n(target + left + row, whole - left - row, 0.0f);
+      }
+  });
+  kernels::Images<float> images{copy.data<float>(), int64_t(w.height) * width * w.channels, int64_t(width) * w.channels, w.channels};
+  w.channels *= w.kernel_width;
+  w.kernel_width = 1;
+  w.width = width;
+  w.left = 0;
+  return images;
+}
 
 class CpuConvolution : public CpuWindowed {
  public:
@@ -37,17 +76,22 @@ class CpuConvolution : public CpuWindowed {
     out.set_data(mx::allocator::malloc(out.nbytes()));
     if (!out.size()) return;
     auto& encoder = mx::cpu::get_command_encoder(stream());
-    auto image = dense(inputs[0], encoder);
+    auto w = window_;
+    auto images = joins_columns(w) ? joined(inputs[0], w, encoder) : images_of(inputs[0], w, encoder);
     auto weights = dense(inputs[1], encoder);
     auto bias = inputs_ > 2 ? dense(inputs[2], encoder) : nullptr;
     const auto& table = kernels::chosen();
-    auto convolve = inputs[1].ndim() == 2 ? table.depthwise : table.convolve;
-    encoder.dispatch([=, target = out.data<float>(), batch = inputs[0].shape(0), w = window_, after = after_,
+    const bool each = inputs[1].ndim() == 2; // channel on its own
+    encoder.dispatch([=, &table, target = out.data<float>(), batch = inputs[0].shape(0), after = after_,
                       others = others(inputs, encoder)] {
       Loop loop(after, w.out_channels, others);
-      each_chunk(image, target, batch, w, 0.0f, [&](kernels::Seen seen, float* to, int n) {
-        convolve(seen, weights, bias, to, n, w);
-        if (!after.empty()) loop.rows(to, (to - target) / w.out_channels, n);
+      each_chunk(images, target, batch, w, 0.0f, [&](kernels::Seen seen, float* to, int n) {
+        const int64_t first = (to - target) / w.out_channels;
+        if (each)
+          table.depthwise(seen, weights, bias, to, n, int(first % w.out_width), w);
+        else
+          table.convolve(seen, weights, bias, to, n, w);
+        if (!after.empty()) loop.rows(to, first, n);
       });
     });
   }
@@ -67,11 +111,11 @@ class CpuPool : public CpuPrimitive {
     out.set_data(mx::allocator::malloc(out.nbytes()));
     if (!out.size()) return;
     auto& encoder = mx::cpu::get_command_encoder(stream());
-    auto image = dense(inputs[0], encoder);
+    auto images = images_of(inputs[0], window_, encoder);
     auto pool = maximum_ ? kernels::chosen().pool_max : kernels::chosen().pool_sum;
     const float fill = maximum_ ? -std::numeric_limits<float>::infinity() : 0;
     encoder.dispatch([=, target = out.data<float>(), batch = out.shape(0), w = window_, scale = scale_] {
-      each_chunk(image, target, batch, w, fill, [&](kernels::Seen seen, float* to, int n) {
+      each_chunk(images, target, batch, w, fill, [&](kernels::Seen seen, float* to, int n) {
         pool(seen, to, n, w, scale);
       });
     });

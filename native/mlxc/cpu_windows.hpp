@@ -10,15 +10,25 @@ kernels::Window window_of(const mx::array& x, const int* window, size_t n);
 
 inline bool same(const kernels::Window& a, const kernels::Window& b) { return !std::memcmp(&a, &b, sizeof a); }
 
+// Images that lie one after the other.
+template <class T>
+kernels::Images<T> row_by_row(const T* first, const kernels::Window& w) {
+  const int64_t line = int64_t(w.width) * w.channels;
+  return {first, w.height * line, line, w.channels};
+}
+
+// The images of an array where they lie, or a copy where the channels of a pixel do not lie side by side.
+kernels::Images<float> images_of(const mx::array& x, const kernels::Window& w, mx::cpu::CommandEncoder& encoder);
+
 // f(what a chunk of positions sees, the output's first element, how many) for all positions of all images, whose
 // outside is `fill`.
 template <class In, class Out, class Function>
-void each_chunk(const In* images, Out* out, int batch, const kernels::Window& w, In fill, Function f) {
+void each_chunk(kernels::Images<In> images, Out* out, int batch, const kernels::Window& w, In fill, Function f) {
   const std::vector<In> padding(w.channels, fill);
   // A little longer than a chunk: kernels look at whole tiles of positions.
   std::vector<const In*> seen(size_t(w.kernel_height) * w.kernel_width * kernels::chunk + 16, padding.data());
   const int positions = w.out_height * w.out_width;
-  for (int image = 0; image < batch; ++image, images += size_t(w.height) * w.width * w.channels)
+  for (int image = 0; image < batch; ++image, images.first += images.image)
     for (int first = 0; first < positions; first += kernels::chunk) {
       const int n = std::min(kernels::chunk, positions - first);
       kernels::look(seen.data(), images, padding.data(), first, n, w);

@@ -285,9 +285,15 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], int, tuple[int, int], dict[str, Any]]]
     ((3, 12, 12, 3), 100, (7, 7), {"stride": (2, 2), "padding": ((3, 3), (3, 3))}),
     ((1, 6, 6, 4), 17, (2, 2), {"padding": ((-1, 0), (2, -2)), "dilation": (1, 3)}),
     ((1, 1, 1, 70), 1, (1, 1), {}),
-    ((1, 40, 3, 12), 12, (21, 1), {"padding": ((10, 10), (0, 0))}),
-    ((1, 4, 70, 2), 20, (1, 5), {"stride": (1, 3), "padding": ((0, 0), (11, 13)), "dilation": (1, 2)}),
+    ((1, 40, 3, 12), 12, (21, 1), {"padding": ((10, 0), (10, 0))}),
+    ((1, 4, 70, 2), 20, (1, 5), {"stride": (1, 3), "padding": ((0, 11), (0, 13)), "dilation": (1, 2)}),
     ((1, 3, 3, 5), 2, (2, 2), {"stride": (7, 7), "padding": ((9, 8), (8, 9))}),
+    ((2, 9, 13, 35), 35, (3, 3), {"groups": 35, "padding": ((1, 1), (1, 1))}),
+    ((1, 11, 21, 18), 18, (5, 5), {"groups": 18, "stride": (2, 1), "padding": ((2, 2), (4, 3))}),
+    ((1, 10, 5, 17), 17, (9, 3), {"groups": 17, "padding": ((4, 1), (4, 1))}),
+    ((3, 4, 1, 5), 5, (1, 3), {"groups": 5, "padding": ((0, 1), (0, 1))}),
+    ((2, 6, 30, 2), 33, (4, 5), {"stride": (1, 3), "padding": ((0, 2), (3, 6))}),
+    ((1, 6, 7, 9), 4, (2, 4), {"padding": ((1, 1), (0, 3)), "dilation": (2, 1)}),
 ]
 
 
@@ -311,6 +317,19 @@ def test_convolution(
     for image in (mx.array(x), laid_otherwise(mx.array(x))):
         found = cpu.convolution(image, mx.array(w), mx.array(b) if biased else None, **given)
         np.testing.assert_allclose(np.array(found), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_windows_of_views() -> None:
+    image = mx.array(np.random.default_rng(9).normal(size=(4, 12, 14, 30)).astype(np.float32))
+    for view in (image[..., 8:20], image[:, 1::2, ::3, :3], image[::2, ::-1, :, 5:], image[..., ::2], image[:1, :1]):
+        whole, channels = mx.contiguous(view), view.shape[3]
+        given: dict[str, Any] = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1)}
+        for groups, made in ((1, 20), (channels, channels)):
+            w = mx.array(np.random.default_rng(1).normal(size=(made, 3, 3, channels // groups)).astype(np.float32))
+            found, wanted = (np.array(cpu.convolution(x, w, groups=groups, **given)) for x in (view, whole))
+            np.testing.assert_array_equal(found, wanted)
+        found, wanted = (np.array(cpu.pool(x, (1, 2), view.shape[1:3], maximum=True)) for x in (view, whole))
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_convolution_of_signals() -> None:

@@ -76,8 +76,9 @@ using SeenBytes = const uint8_t* const*;
 // One chunk of `n` positions of the output, which lie side by side in `out`; bias may be null.
 // Weights are packed as [groups][blocks][kernel][channels / groups][block], the last block filled up with zeros.
 using Convolve = void (*)(Seen seen, const float* weights, const float* bias, float* out, int n, const Window& window);
-// Weights are [kernel][channels].
-using Depthwise = Convolve;
+// Weights are [kernel][channels]; x is the first position's column.
+using Depthwise =
+    void (*)(Seen seen, const float* weights, const float* bias, float* out, int n, int x, const Window& window);
 // What the sums of a convolution of bytes start from: `start` of the output channel, less its zero point (where there are
 // any) times the sum of the bytes that the position sees. Of each group, output channels are filled up to whole blocks;
 // sums are [groups][seen_sums].
@@ -119,7 +120,8 @@ struct Table {
   Extremes extremes;
   Floats floats;
   Dequantize dequantize_signed, dequantize_unsigned;
-  Convolve convolve, depthwise;
+  Convolve convolve;
+  Depthwise depthwise;
   ConvolveBytes convolve_bytes;
   SumBytes sum_bytes;
   Pool pool_sum, pool_max;
@@ -127,9 +129,18 @@ struct Table {
   Cell lstm_cell;
 };
 
-// Fills `seen` for the n positions from `first` on.
-void look(const float** seen, const float* image, const float* padding, int first, int n, const Window& window);
-void look(const uint8_t** seen, const uint8_t* image, const uint8_t* padding, int first, int n, const Window& window);
+// Where images lie: the first element, and how far it is from an image, a line and a pixel to the next. The channels of
+// a pixel lie side by side.
+template <class T>
+struct Images {
+  const T* first;
+  int64_t image, line, pixel;
+};
+
+// Fills `seen` for the n positions from `first` on, in the first of some images.
+void look(const float** seen, const Images<float>& images, const float* padding, int first, int n, const Window& window);
+void look(
+    const uint8_t** seen, const Images<uint8_t>& images, const uint8_t* padding, int first, int n, const Window& window);
 
 extern const Table baseline;
 extern const Table avx2;

@@ -139,13 +139,13 @@ MLXC_INLINE void slide_tile(Seen seen, float* out, int c, int count, const Windo
   for (int i = 0; i < positions; ++i) put_some(out + size_t(i) * w.channels + c, Op::last(op, found[i]), count);
 }
 
-template <class Op>
+template <int positions, class Op>
 MLXC_INLINE void slide(Seen seen, float* out, int n, const Window& w, const Op& op) {
   const int whole = w.channels - w.channels % lanes, rest = w.channels - whole;
   int i = 0;
-  for (; i + 4 <= n; i += 4, seen += 4, out += size_t(4) * w.channels) {
-    for (int c = 0; c < whole; c += lanes) slide_tile<4>(seen, out, c, lanes, w, op);
-    if (rest) slide_tile<4>(seen, out, whole, rest, w, op);
+  for (; i + positions <= n; i += positions, seen += positions, out += size_t(positions) * w.channels) {
+    for (int c = 0; c < whole; c += lanes) slide_tile<positions>(seen, out, c, lanes, w, op);
+    if (rest) slide_tile<positions>(seen, out, whole, rest, w, op);
   }
   for (; i < n; ++i, ++seen, out += w.channels) {
     for (int c = 0; c < whole; c += lanes) slide_tile<1>(seen, out, c, lanes, w, op);
@@ -153,12 +153,67 @@ MLXC_INLINE void slide(Seen seen, float* out, int n, const Window& w, const Op& 
   }
 }
 
-void depthwise(Seen seen, const float* weights, const float* bias, float* out, int n, const Window& w) {
-  slide(seen, out, n, w, WeightedSum{weights, bias, w.channels});
+// The pixels that neighbouring positions of one line see, each read once for all of them.
+constexpr int neighbours = 8, tallest = 8;
+
+template <int width>
+using Pixels = const float* [tallest][neighbours + width - 1];
+
+template <int width>
+MLXC_INLINE void neighbours_tile(
+    const Pixels<width>& pixels, const WeightedSum& op, float* out, int n, int c, int count, const Window& w) {
+  F sums[neighbours];
+  MLXC_UNROLL
+  for (int i = 0; i < neighbours; ++i) sums[i] = WeightedSum::first(op, c, count);
+  for (int y = 0; y < w.kernel_height; ++y) {
+    F weights[width];
+    MLXC_UNROLL
+    for (int k = 0; k < width; ++k) weights[k] = WeightedSum::weight(op, y * width + k, c, count);
+    MLXC_UNROLL
+    for (int j = 0; j < neighbours + width - 1; ++j) {
+      F x = some(pixels[y][j] + c, count);
+      MLXC_UNROLL
+      for (int k = 0; k < width; ++k)
+        if (j >= k && j - k < neighbours) sums[j - k] += x * weights[k];
+    }
+  }
+  MLXC_UNROLL
+  for (int i = 0; i < neighbours; ++i)
+    if (i < n) put_some(out + size_t(i) * w.channels + c, sums[i], count);
 }
 
-void pool_sum(Seen seen, float* out, int n, const Window& w, float scale) { slide(seen, out, n, w, Sum{scale}); }
-void pool_max(Seen seen, float* out, int n, const Window& w, float) { slide(seen, out, n, w, Maximum{}); }
+// Of positions from column x of a line on, where neighbours see windows one pixel apart.
+template <int width>
+void depthwise_lines(Seen seen, const WeightedSum& op, float* out, int n, int x, const Window& w) {
+  const int whole = w.channels - w.channels % lanes, rest = w.channels - whole;
+  Pixels<width> pixels;
+  for (int i = 0; i < n;) {
+    int m = n - i < w.out_width - x ? n - i : w.out_width - x;
+    m = m < neighbours ? m : neighbours;
+    // what the last of them sees follows what each sees first; the rest of the tile sees anything
+    for (int y = 0; y < w.kernel_height; ++y)
+      for (int j = 0; j < neighbours + width - 1; ++j) {
+        const int behind = j - (m - 1) < width - 1 ? j - (m - 1) : width - 1;
+        pixels[y][j] = seen[size_t(y * width + (j < m ? 0 : behind)) * chunk + i + (j < m ? j : m - 1)];
+      }
+    float* to = out + size_t(i) * w.channels;
+    for (int c = 0; c < whole; c += lanes) neighbours_tile<width>(pixels, op, to, m, c, lanes, w);
+    if (rest) neighbours_tile<width>(pixels, op, to, m, whole, rest, w);
+    i += m;
+    x = x + m == w.out_width ? 0 : x + m;
+  }
+}
+
+void depthwise(Seen seen, const float* weights, const float* bias, float* out, int n, int x, const Window& w) {
+  const WeightedSum op{weights, bias, w.channels};
+  const bool apart = w.stride_x == 1 && w.dilation_x == 1 && w.kernel_height <= tallest;
+  if (apart && w.kernel_width == 3) return depthwise_lines<3>(seen, op, out, n, x, w);
+  if (apart && w.kernel_width == 5) return depthwise_lines<5>(seen, op, out, n, x, w);
+  slide<8>(seen, out, n, w, op);
+}
+
+void pool_sum(Seen seen, float* out, int n, const Window& w, float scale) { slide<4>(seen, out, n, w, Sum{scale}); }
+void pool_max(Seen seen, float* out, int n, const Window& w, float) { slide<4>(seen, out, n, w, Maximum{}); }
 
 } // namespace
 } // namespace mlxc::kernels
