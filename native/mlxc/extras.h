@@ -183,6 +183,12 @@ MLXC_API int mlxc_py_cpu_convolution(
 MLXC_API int mlxc_py_cpu_pool(
     mlx_array* res, mlx_array x, const int* window, size_t window_num, bool maximum, float scale, mlx_stream s);
 
+/* float32 x [..., length] times rows of weights that are packed as MLX packs them, 2, 4 or 8 bits in uint32 `words` [rows,
+ * length * bits / 32], each worth level * gain + offset: float32 [rows, length / group], to [..., rows]. `group` is whole
+ * words. Weights are unpacked a few rows at a time. */
+MLXC_API int mlxc_py_cpu_packed_product(
+    mlx_array* res, mlx_array x, mlx_array words, mlx_array gains, mlx_array offsets, int bits, mlx_stream s);
+
 /* An LSTM (gates: input, output, forget, cell) or a GRU (update, reset, candidate) with sigmoid and tanh, run over
  * steps [steps, batch, gates * hidden] that hold the input's product and every bias but the GRU's `bias` [hidden], which
  * the reset gate scales with the candidate's product (empty for an LSTM). From `initial` [batch, state] to

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 import mlxc_py as mx
-from mlxc_py import Array
+from mlxc_py import Array, cpu_packed
 from mlxc_py.cpu_primitives import Packed
 from ort_ep.graph import Node
 from ort_ep.ops.axes import axis_of
@@ -36,7 +36,7 @@ class Blocks(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """Weights [..., N, K] as MLX's quantised products take them: packed into words, w = level * gain + offset."""
+    """Weights [..., N, K] as quantised products take them: packed into words, w = level * gain + offset."""
 
     words: Array
     gains: Array
@@ -88,6 +88,8 @@ def nbits_weights(
     if not b.size:
         return mx.zeros([K, N])
     blocks = Blocks.of(widen(scales).reshape([N, -(-K // block_size)]), zero_points, bits)
+    if g_idx is None and cpu_packed.serves(blocks.gains, bits) and block_size * bits % 32 == 0:
+        return Grouped(mx.view(rows, mx.uint32), *blocks, block_size)
     if g_idx is None and (layout := grouped(rows, blocks, bits, block_size)) is not None:
         return layout
     if g_idx is None:
@@ -134,9 +136,11 @@ def grouped_product(a: Array, b: Grouped, bits: int) -> Array:
     missing = b.gains.shape[1] * b.group - a.shape[-1]
     if missing:
         a = mx.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, missing)])
+    if cpu_packed.serves(wide := widen(a), bits):
+        return cpu_packed.product(wide, b.words, b.gains, b.offsets, bits)
     pays = math.prod(a.shape[:-1]) <= SPARE_ROWS or not on_cpu()
     if pays and not one_group_on_cuda(a.shape[-1], b):
-        return mx.quantized_matmul(widen(a), b.words, b.gains, b.offsets, True, b.group, bits)
+        return mx.quantized_matmul(wide, b.words, b.gains, b.offsets, True, b.group, bits)
     return mx.matmul(accumulated(a), mx.dequantize(b.words, b.gains, b.offsets, b.group, bits).T)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mlxc_py as mx
+from mlxc_py import cpu_packed
 from ort_ep.ops import nbits
 
 Check = Callable[..., None]
@@ -52,7 +53,15 @@ def test_against_the_cpu_kernel(check: Check, draw: Draw, bits: int, block: int,
     check("MatMulNBits", a, *given, None, bias, rtol=1e-3, atol=1e-3, **how)
 
 
+@pytest.mark.parametrize("rows", [1, 20])
+def test_products_of_mlx_alone(check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(cpu_packed, "serves", lambda *_: False)
+    for block in (16, 32, 256):
+        test_against_the_cpu_kernel(check, draw, 4, block, "packed", rows)
+
+
 def test_the_form_that_cuda_gets(check: Check, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_packed, "serves", lambda *_: False)
     monkeypatch.setattr(nbits, "on_cuda", lambda: True)
     test_against_the_cpu_kernel(check, draw, 4, 32, "packed", 1)
     monkeypatch.setattr(mx, "quantized_matmul", None)  # not for rows of one group

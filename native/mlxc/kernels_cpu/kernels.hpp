@@ -95,6 +95,18 @@ using SumBytes = void (*)(const uint8_t* in, size_t n, int length, int32_t* out)
 // The sum times `scale`, or the maximum.
 using Pool = void (*)(Seen seen, float* out, int n, const Window& window, float scale);
 
+// Rows of packed levels of 2, 4 or 8 bits, a level of which is worth level * gain + offset: a gain and an offset for each
+// `group` of a row.
+struct Levels {
+  const uint32_t* words;
+  const float *gains, *offsets;
+  size_t row_words, row_groups;
+  int rows, group, bits;
+};
+
+// `length` columns from `from` on, whole groups, of a block of rows as out[column][block]; rows beyond the last repeat it.
+using Unpack = void (*)(const Levels& levels, int first_row, int from, int length, float* out);
+
 // A layer of LSTM or GRU cells that is run over steps.
 struct Recurrence {
   int steps, batch, hidden;
@@ -125,6 +137,7 @@ struct Table {
   ConvolveBytes convolve_bytes;
   SumBytes sum_bytes;
   Pool pool_sum, pool_max;
+  Unpack unpack;
   Recur recur;
   Cell lstm_cell;
 };

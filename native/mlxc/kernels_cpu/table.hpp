@@ -4,6 +4,7 @@
 #include "arithmetic.hpp"
 #include "bytes.hpp"
 #include "functions.hpp"
+#include "levels.hpp"
 #include "recurrent.hpp"
 #include "windows.hpp"
 
@@ -157,6 +158,7 @@ extern const Table MLXC_ISA = {
     sum_bytes,
     pool_sum,
     pool_max,
+    unpack,
     recur,
     lstm_cell,
 };
