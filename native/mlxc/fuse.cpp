@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "cpu_matmul.hpp"
 #include "cpu_windows.hpp"
 
 namespace mlxc {
@@ -116,6 +117,10 @@ class Fuser {
       if (slot >= 0) readers_[slot].push_back(int(nodes_.size())); // the end reads it
     first_.resize(nodes_.size());
     for (size_t i = 0, slot = inputs_; i < nodes_.size(); slot += nodes_[i++].shapes.size()) first_[i] = int(slot);
+    for (auto& node : nodes_)
+      if (node.primitive->name() == std::string("Matmul"))
+        if (auto own = own_matmul(*node.primitive, slot_shape(node.inputs[0]), slot_shape(node.inputs[1]), node.dtypes[0]))
+          node.primitive = std::move(own);
   }
 
   std::vector<TapeNode> run() {
