@@ -186,8 +186,8 @@ class CompiledEngine:
         key, addresses = given
         _, traces, lines = self._stages[0]
         trace = traces.find(key)
-        if trace is None and (derived := lines.find(key)):
-            trace = self._derived(derived)
+        if trace is None and not stream.on_gpu and (derived := lines.find(key)):
+            trace = self._derived(derived, stream)
         if not isinstance(trace, _Trace) or trace.direct is None:
             return None
         delivered = trace.direct(addresses)
@@ -246,12 +246,13 @@ class CompiledEngine:
             return _recording(plan, stage, frame, other)
 
         derived = lines.find(key) or lines.missed(key, record, stream.lock)
-        return self._derived(derived) if derived else None
+        return self._derived(derived, stream) if derived else None
 
-    def _derived(self, derived: Derived[Outline]) -> _Trace:
+    def _derived(self, derived: Derived[Outline], stream: PooledStream) -> _Trace:
         self._report.derived()
         results = derived.fixed.filled(derived.numbers)
-        return _Trace(derived.tape, results, DirectTape(derived.tape, tuple(results.forms)))
+        direct = None if stream.on_gpu else DirectTape(derived.tape, tuple(results.forms))
+        return _Trace(derived.tape, results, direct)
 
     def _traced(
         self, plan: Plan, stage: _Stage, frame: Frame, inputs: Sequence[mx.Array], stream: PooledStream
