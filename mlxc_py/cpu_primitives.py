@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from mlxc_py import ops
 from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array, take_list
-from mlxc_py.composed import pad
 from mlxc_py.device import cpu
-from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8, uint32
+from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8
 from mlxc_py.errors import UnsupportedError
 from mlxc_py.extras import available, own
 from mlxc_py.state import StreamLike, local, on
@@ -347,25 +346,25 @@ def pack(w: Array, groups: int = 1, *, stream: StreamLike = None) -> Packed:
     """Weights [out, spatial..., channels / groups] for `convolution`; UnsupportedError unless `packs(w, groups)`."""
     if not packs(w, groups, stream):
         raise UnsupportedError("pack: only 1-D and 2-D weights in float32 on a stream of the CPU; ask `packs` first")
-    shape = w.shape if w.ndim == 4 else (w.shape[0], 1, *w.shape[1:])
-    made, length = shape[0] // groups, shape[1] * shape[2] * shape[3]
-    if shape[3] == made == 1 and groups > 1:
-        rows = ops.transpose(ops.reshape(w, (groups, length), stream=stream), stream=stream)
-        return Packed(ops.contiguous(rows, stream=stream), shape, groups)
-    if made % _BLOCK == 0:
-        split = ops.reshape(w, (groups, -1, _BLOCK, *shape[1:]), stream=stream)
-        blocks = ops.contiguous(ops.transpose(split, (0, 1, 3, 4, 5, 2), stream=stream), stream=stream)
-        return Packed(ops.reshape(blocks, (groups, -1, length, _BLOCK), stream=stream), shape, groups)
-    return Packed(_in_blocks(ops.reshape(w, (groups, made, length), stream=stream), stream), shape, groups)
+    w = w if w.ndim == 4 else ops.expand_dims(w, 1, stream=stream)
+    if w.shape[3] == w.shape[0] // groups == 1 and groups > 1:
+        rows = ops.transpose(ops.reshape(w, (groups, -1), stream=stream), stream=stream)
+        return Packed(ops.contiguous(rows, stream=stream), w.shape, groups)
+    (blocks,) = _in_blocks(w, groups, stream)
+    return Packed(blocks, w.shape, groups)
 
 
-def _in_blocks(rows: Array, stream: StreamLike) -> Array:
-    """[groups, outputs, length] -> [groups, blocks, length, 16]."""
-    groups, made, length = rows.shape
-    if missing := -made % _BLOCK:
-        rows = pad(rows, [(0, 0), (0, missing), (0, 0)], stream=stream)
-    blocks = ops.reshape(rows, (groups, -1, _BLOCK, length), stream=stream)
-    return ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
+def _rows(w: Array, stream: StreamLike) -> Array:
+    """[out, length] as weights of one position."""
+    return ops.expand_dims(w, (1, 2), stream=stream)
+
+
+def _in_blocks(w: Array, groups: int, stream: StreamLike) -> list[Array]:
+    """What the primitives take of [out, height, width, channels / groups]; of bytes also the sums."""
+    compute = library().function("mlxc_py_cpu_pack")
+    compute.restype, compute.argtypes = c_int, (c_void_p, c_void_p, c_int, c_void_p)
+    here = local.here
+    return take_list(here, compute(here.out, w.live, groups, here.on(stream)))
 
 
 def matmul(a: Array, b: Array | Packed, bias: Array | None = None, *, stream: StreamLike = None) -> Array:
@@ -398,8 +397,7 @@ def packs_matrix(b: Array, stream: StreamLike = None) -> bool:
 
 def pack_matrix(b: Array, *, stream: StreamLike = None) -> Packed:
     """A matrix [K, N] for `matmul`; UnsupportedError unless it is float32 on a stream of the CPU, as for `pack`."""
-    length, made = b.shape
-    return pack(ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream), stream=stream)
+    return pack(_rows(ops.transpose(b, stream=stream), stream), stream=stream)
 
 
 def integer_convolution(
@@ -443,22 +441,13 @@ def pack_bytes(w: Array, zero: Array | None = None, groups: int = 1, *, stream: 
     if not integers(w, stream) or w.ndim not in (3, 4):
         raise UnsupportedError("pack_bytes: only on a stream of the CPU, with the libmlxc that mlxc-py builds")
     w = w if w.ndim == 4 else ops.expand_dims(w, 1, stream=stream)
-    offset, levels = 0, w
-    if w.dtype is uint8:  # less 128, without a wider copy
-        offset, levels = 128, ops.view(ops.bitwise_xor(w, 128, stream=stream), int8, stream=stream)
-    sums, zeros = ops.sum(levels, (1, 2, 3), stream=stream), None
+    blocks, sums = _in_blocks(w, groups, stream)
+    offset, zeros = 128 if w.dtype is uint8 else 0, None
     if offset or zero is not None:
         zero = ops.zeros([1], int32, stream=stream) if zero is None else ops.astype(zero, int32, stream=stream)
         zeros = ops.reshape(ops.subtract(zero, offset, stream=stream), (-1,), stream=stream)
         zeros = ops.broadcast_to(zeros, sums.shape, stream=stream)
-    made, kernel, channels = w.shape[0] // groups, w.shape[1] * w.shape[2], w.shape[3]
-    rows = ops.reshape(levels, (groups, made, kernel, channels), stream=stream)
-    if made % _BLOCK or channels % 4:
-        rows = pad(rows, [(0, 0), (0, -made % _BLOCK), (0, 0), (0, -channels % 4)], stream=stream)
-    fours = ops.view(rows, uint32, stream=stream)  # they stay together, and are moved as one
-    blocks = ops.reshape(fours, (groups, -1, _BLOCK, kernel * fours.shape[3]), stream=stream)
-    packed = ops.contiguous(ops.swapaxes(blocks, 2, 3, stream=stream), stream=stream)
-    return PackedBytes(ops.view(packed, int8, stream=stream), sums, zeros, w.shape, groups)
+    return PackedBytes(blocks, sums, zeros, w.shape, groups)
 
 
 def integer_matmul(a: Array, b: PackedBytes, a_zero: Array | None = None, *, stream: StreamLike = None) -> Array:
@@ -484,9 +473,7 @@ def integer_matmul(a: Array, b: PackedBytes, a_zero: Array | None = None, *, str
 
 def pack_byte_matrix(b: Array, zero: Array | None = None, *, stream: StreamLike = None) -> PackedBytes:
     """A matrix [K, N] for `integer_matmul` and `quantized_lstm`; zero: one, or one by column."""
-    length, made = b.shape
-    rows = ops.reshape(ops.transpose(b, stream=stream), (made, 1, 1, length), stream=stream)
-    return pack_bytes(rows, zero, stream=stream)
+    return pack_bytes(_rows(ops.transpose(b, stream=stream), stream), zero, stream=stream)
 
 
 def integers(x: Array, stream: StreamLike = None) -> bool:
@@ -552,8 +539,9 @@ def recurrent(
 
 def pack_rows(w: Array, *, stream: StreamLike = None) -> Packed:
     """Weights [gates * hidden, hidden] for `recurrent`; for `matmul` they are those of a product with w.T."""
-    made, hidden = w.shape
-    return Packed(_in_blocks(ops.expand_dims(w, 0, stream=stream), stream), (made, 1, 1, hidden), 1)
+    w = _rows(w, stream)
+    (blocks,) = _in_blocks(w, 1, stream)
+    return Packed(blocks, w.shape, 1)
 
 
 def quantized_lstm(

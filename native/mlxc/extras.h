@@ -164,6 +164,10 @@ MLXC_API int mlxc_py_cpu_unary(mlx_array* res, mlx_array a, int kind, float p, f
 /* Softmax over the last axis, summed in float32 or better; the same types and limits. */
 MLXC_API int mlxc_py_cpu_softmax(mlx_array* res, mlx_array a, mlx_stream s);
 
+/* Weights [out, height, width, channels / groups], wherever they lie, as the functions below take them: float32 ones;
+ * int8 ones, or uint8 ones less 128, and then also the sum for each output channel in int32. */
+MLXC_API int mlxc_py_cpu_pack(mlx_vector_array* res, mlx_array w, int groups, mlx_stream s);
+
 /* Convolution of float32 [batch, height, width, channels] with a bias (may be empty) for each output channel, in one pass
  * and without a copy of the windows.
  * `window` is 12 numbers: output height, width and channels; kernel height, width; strides; dilations; padding before
