@@ -153,7 +153,7 @@ class CompiledEngine:
         self._report = report
         self._warn = warn
         self._cuda_graphs = cuda_graphs
-        self._stages: list[tuple[_Stage, Traces[_Trace], Lines[Outline]]] = [
+        self._stages: list[tuple[_Stage, Traces[_Trace], Lines[Outline, _Trace]]] = [
             (stage, Traces(limit, patient=patient), Lines()) for stage in _stages(plan)
         ]
         self._direct_inputs = _direct_inputs(plan, [stage for stage, _, _ in self._stages])
@@ -181,13 +181,14 @@ class CompiledEngine:
     def direct(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output] | None:
         reader = self._direct_inputs
         given = reader.read(inputs, self._recorder.place(stream)) if reader else None
-        if reader is None or given is None:
+        plan = self._plan
+        if plan is None or reader is None or given is None:
             return None
         key, addresses = given
         _, traces, lines = self._stages[0]
         trace = traces.find(key)
-        if trace is None and not stream.on_gpu and (derived := lines.find(key)):
-            trace = self._derived(derived, stream)
+        if trace is None and not stream.on_gpu:
+            trace = lines.find(key, partial(self._derived, plan, stream))
         if not isinstance(trace, _Trace) or trace.direct is None:
             return None
         delivered = trace.direct(addresses)
@@ -206,7 +207,7 @@ class CompiledEngine:
         plan: Plan,
         stage: _Stage,
         traces: Traces[_Trace],
-        lines: Lines[Outline],
+        lines: Lines[Outline, _Trace],
         frame: Frame,
         stream: PooledStream,
         finals: dict[int, mx.Array],
@@ -237,7 +238,7 @@ class CompiledEngine:
         return True
 
     def _from_line(
-        self, plan: Plan, stage: _Stage, lines: Lines[Outline], key: Key, frame: Frame, stream: PooledStream
+        self, plan: Plan, stage: _Stage, lines: Lines[Outline, _Trace], key: Key, frame: Frame, stream: PooledStream
     ) -> _Trace | None:
         """The trace of a key that lies between others."""
 
@@ -245,14 +246,16 @@ class CompiledEngine:
             self._report.traced()
             return _recording(plan, stage, frame, other)
 
-        derived = lines.find(key) or lines.missed(key, record, stream.lock)
-        return self._derived(derived, stream) if derived else None
+        derived = partial(self._derived, plan, stream)
+        found = lines.find(key, derived)
+        if found is None and lines.missed(key, record, stream.lock):
+            return lines.find(key, derived)
+        return found
 
-    def _derived(self, derived: Derived[Outline], stream: PooledStream) -> _Trace:
+    def _derived(self, plan: Plan, stream: PooledStream, derived: Derived[Outline]) -> _Trace:
         self._report.derived()
-        results = derived.fixed.filled(derived.numbers)
-        direct = None if stream.on_gpu else DirectTape(derived.tape, tuple(results.forms))
-        return _Trace(derived.tape, results, direct)
+        replay, results = TapeReplay(derived.tape), derived.fixed.filled(derived.numbers)
+        return _Trace(replay, results, None if stream.on_gpu else self._direct(plan, replay, (), results, stream))
 
     def _traced(
         self, plan: Plan, stage: _Stage, frame: Frame, inputs: Sequence[mx.Array], stream: PooledStream

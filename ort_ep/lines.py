@@ -27,9 +27,10 @@ from mlxc_py.tape_line import TapeLine
 from ort_ep.streams import Lock
 from ort_ep.traces import Key
 
-# Lines kept for one stage, and lines that were given up.
+# Lines kept for one stage, lines that were given up, and traces that were derived.
 MOST_LINES: Final = 8
 MOST_REFUSED: Final = 64
+MOST_DERIVED: Final = 16
 # A line is recorded, which costs three traces, where so many of the latest keys lie on one with a new key.
 ENOUGH: Final = 2
 MOST_RECENT: Final = 8
@@ -44,6 +45,7 @@ INTEGERS: Final = "bBhHiIlLqQ"
 
 Point = tuple[int, ...]
 T = TypeVar("T")
+Trace = TypeVar("Trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +204,7 @@ class Line(Generic[T]):
     floor: int | None = None
     ceiling: int | None = None
 
-    def derived(self, steps: int) -> Derived[T] | None:
-        if not self.low <= steps <= self.high:
-            return None
+    def derived(self, steps: int) -> Derived[T]:
         return Derived(self.tapes.at(steps), self.first.fixed, self.numbers.at(steps))
 
     def reaches(self, steps: int) -> bool:
@@ -240,26 +240,41 @@ class _Refused:
     left: int
 
 
-class Lines(Generic[T]):
-    """The lines of one stage of a plan, found in the keys that have no trace. Any thread may use it."""
+class Lines(Generic[T, Trace]):
+    """The lines of one stage of a plan, found in the keys that have no trace. Any thread may use it.
+
+    `make` in what follows makes the trace of what was derived; the latest ones are kept, for keys that do come again.
+    """
 
     def __init__(self) -> None:
         self._lines: list[Line[T]] = []  # the latest first
+        self._latest: OrderedDict[Key, Trace] = OrderedDict()
         self._recent: OrderedDict[Hashable, deque[Point]] = OrderedDict()
         self._refused: OrderedDict[Hashable, _Refused] = OrderedDict()
         self._lock = threading.Lock()
         self._recording = threading.Lock()
 
-    def find(self, key: Key) -> Derived[T] | None:
-        """What is derived for a key."""
+    def find(self, key: Key, make: Callable[[Derived[T]], Trace]) -> Trace | None:
+        """The trace that is derived for a key; None where its line does not go so far, or there is none."""
+        with self._lock:
+            kept = self._latest.get(key)
+            if kept is not None:
+                self._latest.move_to_end(key)
+                return kept
         for line in self._lines:
             steps = line.keys.steps_to(key)
-            if steps is not None and (derived := line.derived(steps)):
-                return derived
+            if steps is not None and line.low <= steps <= line.high:
+                trace = make(line.derived(steps))
+                with self._lock:
+                    self._latest[key] = trace
+                    if len(self._latest) > MOST_DERIVED:
+                        self._latest.popitem(last=False)
+                return trace
         return None
 
-    def missed(self, key: Key, record: Record[T], lock: Lock) -> Derived[T] | None:
-        """Take note of a key that has no trace; record what makes it one of a line. `lock` is held while evaluating."""
+    def missed(self, key: Key, record: Record[T], lock: Lock) -> bool:
+        """Take note of a key that has no trace; whether it can be found now, because it was recorded that it is on a
+        line. `lock` is held while evaluating."""
         for line in self._lines:
             steps = line.keys.steps_to(key)
             if steps is not None and line.reaches(steps):
@@ -268,14 +283,14 @@ class Lines(Generic[T]):
         with self._lock:
             direction = self._direction(common, point)
             if not direction or any(slope and size < 2 for slope, size in zip(direction, point, strict=True)):
-                return None
+                return False
             identity = common, direction, _foot(point, direction)
             refused = self._refused.get(identity)
             if refused and refused.left:
                 refused.left -= 1
-                return None
+                return False
         if not self._recording.acquire(blocking=False):
-            return None
+            return False
         try:
             line = _recorded(key, point, direction, record, lock)
         except Exception:  # UnevenError, MLXError, or a handler's, for a shape that no run had
@@ -284,16 +299,16 @@ class Lines(Generic[T]):
                 self._refused[identity] = _Refused(wait, wait)
                 if len(self._refused) > MOST_REFUSED:
                     self._refused.popitem(last=False)
-            return None
+            return False
         finally:
             self._recording.release()
         with self._lock:
             self._lines = [line, *self._lines][:MOST_LINES]
         self._extended(line, line.high + 1, record)
-        return line.derived(0)
+        return True
 
-    def _extended(self, line: Line[T], steps: int, record: Record[T]) -> Derived[T] | None:
-        """Check a line further along, towards a step; what is derived there, where it holds."""
+    def _extended(self, line: Line[T], steps: int, record: Record[T]) -> bool:
+        """Check a line further along, towards a step; whether it is known to hold there."""
         target = line.target(steps)
         if target is not None and self._recording.acquire(blocking=False):
             try:
@@ -307,7 +322,7 @@ class Lines(Generic[T]):
                 line.low, line.high = min(line.low, target), max(line.high, target)
             finally:
                 self._recording.release()
-        return line.derived(steps)
+        return line.low <= steps <= line.high
 
     def _direction(self, common: Hashable, point: Point) -> Point | None:
         """Where a line leads that goes through the point and others of late."""

@@ -51,7 +51,7 @@ class ClusterReport:
 
 @dataclass(slots=True)
 class CompileReport:
-    """How often plans were traced, traces given up for newer ones, runs whose trace was derived from others, and why
+    """How often plans were traced, traces given up for newer ones, traces derived from others, and why
     something runs uncompiled."""
 
     traces: int = 0
