@@ -1,11 +1,11 @@
 """What a run through ONNX Runtime and this provider costs, against the same graph in mlx.core under mx.compile.
 
 Numpy in, numpy out on every side, in turns in one process; ONNX Runtime's CPU provider with one thread beside them.
-`eval` is the part of the run in which MLX computes, by the provider's own counter. Of a small graph nearly all of it
-is the way to MLX's worker thread and back. Polling for the result instead of sleeping made that longer (28 us for 16,
-two cores): the poll takes the lock that the worker needs. Sixteen graphs in one evaluation took 5 us each instead of
-25, but ONNX Runtime asks for one run at a time. Without `--fused` MLX's compile is
-off for mlx.core on the CPU: there it starts a C++ compiler for each kernel, and the kernels are no faster.
+`eval` is the part of the run in which MLX computes, by the provider's own counter. On the CPU the calling thread does
+that; the way to MLX's worker thread and back, which `mlx.core` takes, is measured below the table. Polling for the
+result instead of sleeping made that way longer (28 us for 16, two cores): the poll takes the lock that the worker
+needs. Without `--fused` MLX's compile is off for mlx.core on the CPU: there it starts a C++ compiler for each kernel,
+and the kernels are no faster.
 """
 
 from __future__ import annotations
@@ -96,6 +96,32 @@ def measure(model: Benchmarked, engine: str, fused: bool, rounds: int, seconds: 
     }
 
 
+def trips(rounds: int) -> list[str]:
+    """What an evaluation of next to nothing takes on MLX's worker thread and on the calling one."""
+    mx, tape = mlxc_py, importlib.import_module("mlxc_py.tape")
+    x = np.ones(8, np.float32)
+    with mx.stream(mx.cpu):
+        given, opened = mx.array(x), tape.placeholder(x.shape, mx.float32)
+        made = tape.Tape([opened], [mx.negative(opened)])
+
+        def queued(count: int) -> Callable[[], Any]:
+            return lambda: mx.eval(*(mx.negative(given) for _ in range(count)))
+
+        sides = {"queued": queued(1), "sixteen": queued(16), "here": lambda: made.run([x.ctypes.data])}
+        notes = []
+        for pause, when in ((0, "at once"), (0.003, "after 3 ms")):
+            found = {
+                side: timing.summary([1e3 * sample for sample in samples])
+                for side, samples in timing.in_turns(sides, rounds, 60, pause).items()
+            }
+            told = {side: f"{one['median']:.1f} us (least {one['min']:.1f})" for side, one in found.items()}
+            notes.append(
+                f"{when}: one operation through MLX's queue {told['queued']}, sixteen in one evaluation"
+                f" {told['sixteen']}, one on the calling thread {told['here']}"
+            )
+    return notes
+
+
 def main() -> None:
     parser = output.parser(__doc__)
     parser.add_argument("--engine", default="auto", help="the provider's option of that name")
@@ -105,7 +131,7 @@ def main() -> None:
     args = parser.parse_args()
     mlxc_py.library_path()
     rows = [measure(model, args.engine, args.fused, args.rounds, args.seconds) for model in models()]
-    output.show(args, rows, bars=("ep, ms", "mlx.core, ms", "cpu, ms"))
+    output.show(args, rows, notes=trips(5 * args.rounds), bars=("ep, ms", "mlx.core, ms", "cpu, ms"))
 
 
 if __name__ == "__main__":
