@@ -37,6 +37,31 @@ void transpose(const uint32_t* rows, size_t step, size_t n, uint32_t* to) {
     for (int o = 0; o < block; ++o) to[u * block + o] = rows[o * step + u];
 }
 
+using Bytes = int8_t __attribute__((vector_size(block)));
+using Shorts = int16_t __attribute__((vector_size(2 * block)));
+
+// 4 rows of 16 bytes, one byte of each at a time; adds what each column holds.
+void interleave_four(const int8_t* from, int64_t step, int moved, int8_t* to, Shorts& sums) {
+  Bytes rows[4];
+  for (int i = 0; i < 4; ++i) {
+    std::memcpy(&rows[i], from + i * step, sizeof rows[i]);
+    rows[i] ^= int8_t(moved);
+    sums += __builtin_convertvector(rows[i], Shorts);
+  }
+  const auto low = [](auto a, auto b) {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  };
+  const auto high = [](auto a, auto b) {
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  };
+  // even rows with even, odd with odd: the second zip then puts neighbours side by side
+  const Bytes even_low = low(rows[0], rows[2]), even_high = high(rows[0], rows[2]);
+  const Bytes odd_low = low(rows[1], rows[3]), odd_high = high(rows[1], rows[3]);
+  const Bytes made[] = {
+      low(even_low, odd_low), high(even_low, odd_low), low(even_high, odd_high), high(even_high, odd_high)};
+  std::memcpy(to, made, sizeof made);
+}
+
 // The sum of floats, which nobody asks for.
 struct Nothing {
   void operator+=(float) {}
@@ -100,12 +125,37 @@ struct Weights {
     if (count < block || shape[3] % quad) std::memset(to, 0, length(sizeof(T)) * block * 4);
     for (int y = 0; y < shape[1]; ++y)
       for (int x = 0; x < shape[2]; ++x, to += int64_t(units(sizeof(T))) * block * quad)
-        for (int c = 0; c < shape[3]; ++c) {
+        for (int c = whole_blocks(from + y * strides[1] + x * strides[2], count, to, sums, f); c < shape[3]; ++c) {
           const T* at = from + y * strides[1] + x * strides[2] + c * strides[3];
           T* made = to + int64_t(c / quad) * block * quad + c % quad;
           for (int o = 0; o < count; ++o) sums[o] += made[o * quad] = f(at[o]);
         }
   }
+
+  // As many channels of 16 outputs of bytes as fill units; how many that are.
+  template <class T, class Sum, class Function>
+  int whole_blocks(const T* from, int count, T* to, Sum* sums, Function f) const {
+    int c = 0;
+    if constexpr (sizeof(T) == 1) {
+      constexpr int most = 32767 / 128 / 4; // units whose sums fit in 16 bits
+      while (count == block && c + 4 <= shape[3]) {
+        Shorts some{};
+        for (int unit = 0; unit < most && c + 4 <= shape[3]; ++unit, c += 4)
+          interleave_four(from + c * strides[3], strides[3], f.moved, to + int64_t(c) * block, some);
+        for (int o = 0; o < block; ++o) sums[o] += some[o];
+      }
+    }
+    return c;
+  }
+};
+
+struct Same {
+  float operator()(float x) const { return x; }
+};
+
+struct Moved {
+  int moved;
+  int8_t operator()(int8_t x) const { return int8_t(x ^ moved); }
 };
 
 // Outputs: blocks; of 8-bit weights also the sum for each output channel.
@@ -123,13 +173,13 @@ class CpuPack : public mx::Primitive {
     if (w.dtype() == mx::float32) {
       encoder.dispatch([weights, to = outputs[0].data<float>()] {
         std::vector<Nothing> sums(weights.shape[0]);
-        weights.pack(to, sums.data(), [](float x) { return x; });
+        weights.pack(to, sums.data(), Same{});
       });
       return;
     }
     encoder.dispatch([weights, to = outputs[0].data<int8_t>(), sums = outputs[1].data<int32_t>(),
                       moved = w.dtype() == mx::uint8 ? 0x80 : 0] {
-      weights.pack(to, sums, [=](int8_t x) { return int8_t(uint8_t(x) ^ moved); });
+      weights.pack(to, sums, Moved{moved});
     });
   }
   void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
