@@ -61,10 +61,15 @@ def _unfit(a: Array) -> int:
 _data = fastcall.data_reader(_unfit)
 
 
+def row_contiguous(a: Array) -> bool:
+    """Whether an evaluated array lies in memory row by row."""
+    return not a.size or _flag(c._mlx_array_is_row_contiguous, a)
+
+
 def evaluated(a: Array) -> Array:
     """`a` itself once evaluated, or a row-contiguous copy: what a reader of its bytes needs [M 56]."""
     a.eval()
-    if a.size and not _flag(c._mlx_array_is_row_contiguous, a):
+    if not row_contiguous(a):
         a = call.mlx_contiguous(a, False)
         a.eval()
     return a

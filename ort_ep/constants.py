@@ -179,9 +179,13 @@ def kept(results: Sequence[Any]) -> list[Prepared]:
 
 
 def _evaluated(results: Iterable[Any]) -> list[Any]:
-    contiguous = [_mapped(mx.contiguous, result) for result in results]
-    evaluate(array for result in contiguous for array in _arrays(result))
-    return contiguous
+    made = list(results)
+    evaluate(array for result in made for array in _arrays(result))
+    loose = {id(array) for result in made for array in _arrays(result) if not mx.interop.row_contiguous(array)}
+    if loose:
+        made = [_mapped(lambda a: mx.contiguous(a) if id(a) in loose else a, result) for result in made]
+        evaluate(array for result in made for array in _arrays(result))
+    return made
 
 
 def _shared_results(results: Iterable[Any], leaves: Iterable[SharedInitializer]) -> list[Prepared]:
@@ -281,8 +285,9 @@ def _borrowed(initializer: Initializer) -> mx.Array:
 
 
 def constant(initializer: Initializer) -> mx.Array:
-    """A constant as an MLX leaf that owns its bytes (not evaluated yet); its dtype must be one that MLX has."""
-    return mx.array(initializer.view(), dtypes.to_mlx(initializer.elem_type))
+    """A constant as an MLX leaf that owns its bytes; its dtype must be one that MLX has."""
+    address, _ = initializer.place()
+    return mx.Array.from_address(address, initializer.shape, dtypes.to_mlx(initializer.elem_type), owner=None)
 
 
 def host_constant(initializer: Initializer) -> np.ndarray[Any, Any]:

@@ -147,7 +147,10 @@ class Node:
     @property
     def n_outputs(self) -> int:
         """How many outputs the handler must return: up to the last one that is used."""
-        return max((index + 1 for index, value in enumerate(self.outputs) if value is not None), default=0)
+        count = len(self.outputs)
+        while count and self.outputs[count - 1] is None:
+            count -= 1
+        return count
 
     @property
     def title(self) -> str:

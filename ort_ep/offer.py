@@ -24,7 +24,7 @@ class Offer:
         self._graph = graph
         self._calls = {id(verdict.node): verdict.calls for verdict in verdicts}
         self._values = {value.name: value for value in graph.values}
-        self._nodes = {_first(value.name for value in node.outputs if value): node for node in graph.nodes}
+        self._nodes = {_first(node.outputs): node for node in graph.nodes}
 
     def part(self, data: Mapping[str, Any]) -> tuple[Graph, list[Translation]] | None:
         """The graph of a document that a callback delivered, and its calls; None where other nodes are in it."""
@@ -34,7 +34,7 @@ class Offer:
         nodes: list[Node] = []
         calls: list[Translation] = []
         for row in data["nodes"]:
-            node = self._nodes.get(_first(values[i].name for i in row[6] if i >= 0))
+            node = self._nodes.get(_first([values[i] for i in row[6] if i >= 0]))
             if node is None or node.op_type != row[2] or not self._calls[id(node)] or not _bodies_known(node, row):
                 return None
             nodes.append(node)
@@ -49,8 +49,11 @@ class Offer:
         return graph, calls
 
 
-def _first(names: Iterable[str]) -> str | None:
-    return next(iter(names), None)
+def _first(outputs: Iterable[Value | None]) -> str | None:
+    for value in outputs:
+        if value is not None:
+            return value.name
+    return None
 
 
 def _known(values: Iterable[Value | None], rows: Sequence[Sequence[Any]]) -> list[Value] | None:

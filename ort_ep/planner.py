@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -47,7 +47,6 @@ class Known(IntEnum):
 _NO_BODIES: Final[Mapping[str, Body]] = {}
 _NO_KEYWORDS: Final[Mapping[str, Any]] = {}
 
-_T = TypeVar("_T")
 _Args = tuple[tuple[int, Want] | None, ...]
 # What a call prepares: how, and the positions of the inputs that are read and replaced.
 _Late = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]
@@ -121,12 +120,13 @@ class _Builder:
         self.given: list[
             tuple[int, Want]
         ] = []  # the form in which a call takes a slot that it does not ask for on the host
+        self.stored: set[int] = set()  # slots of initializers
         self.known: dict[int, Known] = {}
         self.demanded: set[int] = set()  # slots that some call needs on the host
         self.weights: dict[int, SharedInitializer] = {}
         self.prepared: dict[Hashable, _Prepared] = {}
         self.kept: list[Prepared] = []
-        self.alike: dict[Hashable, Any] = {}
+        self.alike: dict[Hashable, Mapping[str, Any]] = {}
 
     def plan(self) -> Plan:
         for value in (*self.inputs, *self.graph.outer()):
@@ -173,6 +173,7 @@ class _Builder:
             self.values.append(value)
             self.given.append((slot, _free_want(value)))
             if value.constant:
+                self.stored.add(slot)
                 self.known[slot] = Known.CONSTANT
         return slot
 
@@ -298,7 +299,7 @@ class _Builder:
             node.title,
             function,
             args,
-            self._alike(repr(keywords), keywords) if keywords and _is_plain(keywords) else keywords,
+            self._alike(handler, keywords),
             tuple([-1 if slot is None else slot for slot in call.outs[:n_outputs]]),
             _host_dtypes(tuple([value.elem_type if value else None for value in results])),
             containers=tuple([i for i, value in enumerate(results) if value is not None and value.is_container]),
@@ -308,10 +309,12 @@ class _Builder:
             even=_even(call),
         )
 
-    def _alike(self, key: Hashable, value: _T) -> _T:
-        """The value, or that of an earlier step with the same key: what plans keep stays small."""
-        found: _T = self.alike.setdefault(key, value)
-        return found
+    def _alike(self, handler: Handler, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        """These, or those of an earlier step that are equal: what plans keep stays small."""
+        try:
+            return self.alike.setdefault((handler, *keywords.items()), keywords)
+        except TypeError:  # an array among them has no hash
+            return keywords
 
     # ------------------------------------------------------------ prepared inputs
     def _ready(self, call: _Call, index: int) -> int | None:
@@ -424,21 +427,20 @@ class _Builder:
     def _add_constants(self, frame: Frame, args: Iterable[tuple[int, Want] | None]) -> None:
         """Make sure that initializers among `args` are in the frame, in the form that is asked for."""
         for arg in args:
-            if arg is None:
+            if arg is None or arg[0] not in self.stored:
                 continue
             slot, want = arg
-            value = self.values[slot]
-            if value.constant is None:
-                continue
-            row = dtypes.ELEM_TYPES[value.constant.elem_type]
+            initializer = self.values[slot].constant
+            assert initializer is not None
+            row = dtypes.ELEM_TYPES[initializer.elem_type]
             if want is Want.HOST or row.mlx is None:
                 if frame.values[slot] is None:
-                    frame.values[slot] = host_constant(value.constant)
+                    frame.values[slot] = host_constant(initializer)
                 elif slot not in frame.twins and not isinstance(frame.values[slot], np.ndarray):
-                    frame.twins[slot] = host_constant(value.constant)
+                    frame.twins[slot] = host_constant(initializer)
             elif frame.values[slot] is None:
                 leaf = self.weights.get(slot)
-                frame.values[slot] = leaf.array if leaf else constant(value.constant)
+                frame.values[slot] = leaf.array if leaf else constant(initializer)
 
     def _segments(self, frame: Frame) -> list[Segment]:
         segments = [Segment()]
@@ -480,11 +482,6 @@ def _is_first(call: _Call, index: int) -> bool:
     """Whether the handler gets what is prepared from an input, and others, in the place of this one."""
     parameter = call.handler.parameter(index) or ""
     return call.handler.prepare[parameter].inputs[0] == parameter
-
-
-def _is_plain(keywords: Mapping[str, Any]) -> bool:
-    """Whether its text tells everything about it."""
-    return all(isinstance(value, int | float | str | tuple) for value in keywords.values())
 
 
 def _recipe_inputs(call: _Call, recipe: Preparation) -> list[Value | None]:
