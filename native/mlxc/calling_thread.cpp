@@ -2,9 +2,11 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include <dlfcn.h>
 #ifdef __linux__
 #include <link.h>
 #endif
@@ -47,18 +49,25 @@ namespace {
 
 #if defined(__linux__) && defined(__LP64__)
 
-using Slots = std::vector<void**>;
-
-// Where a library's calls of `function` read its address. Only what the loader has bound for good is found: a slot that
-// is bound at the first call would be written once more.
-struct Search {
-  const void* inside; // some address in the library
+// Where a library's calls of a function read its address.
+struct Calls {
   const void* function;
-  Slots found;
+  const char* name;
+  const void* inside; // some address in the library
+  std::vector<void**> slots;
+  bool bound = true; // a slot that is bound at the first call would be written once more
+
+  Calls(void* function, const void* inside) : function(function), inside(inside) {
+    Dl_info found;
+    name = dladdr(function, &found) ? found.dli_sname : nullptr;
+    if (name) dl_iterate_phdr(visit, this);
+  }
+
+  bool all_known() const { return bound && !slots.empty(); }
 
   static int visit(dl_phdr_info* info, size_t, void* argument) {
-    auto& search = *static_cast<Search*>(argument);
-    const auto wanted = reinterpret_cast<uintptr_t>(search.inside);
+    auto& calls = *static_cast<Calls*>(argument);
+    const auto wanted = reinterpret_cast<uintptr_t>(calls.inside);
     const ElfW(Dyn)* dynamic = nullptr;
     bool holds = false;
     for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -67,31 +76,29 @@ struct Search {
       if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(start);
       holds = holds || (header.p_type == PT_LOAD && wanted >= start && wanted < start + header.p_memsz);
     }
-    if (!holds) return 0;
-    const ElfW(Rela)* tables[2] = {};
-    size_t sizes[2] = {};
-    for (; dynamic && dynamic->d_tag != DT_NULL; ++dynamic) {
-      uintptr_t address = dynamic->d_un.d_ptr;
-      if (address < info->dlpi_addr) address += info->dlpi_addr; // glibc has relocated it in place, musl has not
-      if (dynamic->d_tag == DT_RELA) tables[0] = reinterpret_cast<const ElfW(Rela)*>(address);
-      if (dynamic->d_tag == DT_RELASZ) sizes[0] = dynamic->d_un.d_val;
-      if (dynamic->d_tag == DT_JMPREL) tables[1] = reinterpret_cast<const ElfW(Rela)*>(address);
-      if (dynamic->d_tag == DT_PLTRELSZ) sizes[1] = dynamic->d_un.d_val;
-    }
-    for (int t = 0; t < 2; ++t)
-      for (size_t i = 0; tables[t] && i < sizes[t] / sizeof(ElfW(Rela)); ++i) {
-        auto** slot = reinterpret_cast<void**>(info->dlpi_addr + tables[t][i].r_offset);
-        if (*slot == search.function) search.found.push_back(slot);
+    if (holds && dynamic) calls.search(dynamic, info->dlpi_addr);
+    return holds;
+  }
+
+  void search(const ElfW(Dyn)* dynamic, uintptr_t base) {
+    std::map<decltype(dynamic->d_tag), uintptr_t> values;
+    for (; dynamic->d_tag != DT_NULL; ++dynamic) values[dynamic->d_tag] = dynamic->d_un.d_val;
+    const auto at = [&](auto tag) { // glibc has relocated addresses in place, musl has not
+      return values[tag] < base ? values[tag] + base : values[tag];
+    };
+    const auto* symbols = reinterpret_cast<const ElfW(Sym)*>(at(DT_SYMTAB));
+    const auto* strings = reinterpret_cast<const char*>(at(DT_STRTAB));
+    for (const auto& [table, size] : {std::pair(DT_RELA, DT_RELASZ), std::pair(DT_JMPREL, DT_PLTRELSZ)}) {
+      const auto* entry = reinterpret_cast<const ElfW(Rela)*>(at(table));
+      for (size_t i = 0; i < values[size] / sizeof *entry; ++i) {
+        if (std::strcmp(strings + symbols[ELF64_R_SYM(entry[i].r_info)].st_name, name)) continue;
+        auto** slot = reinterpret_cast<void**>(base + entry[i].r_offset);
+        slots.push_back(slot);
+        bound = bound && *slot == function;
       }
-    return 1;
+    }
   }
 };
-
-Slots calls(const void* inside, const void* function) {
-  Search search{inside, function, {}};
-  dl_iterate_phdr(Search::visit, &search);
-  return search.found;
-}
 
 bool install_hooks() {
   auto member = &Scheduler::enqueue;
@@ -102,10 +109,10 @@ bool install_hooks() {
       {reinterpret_cast<void*>(Hooks::encoder_in_mlx), reinterpret_cast<void*>(&Hooks::encoder)}};
   std::vector<std::pair<void**, void*>> writes;
   for (const auto& [original, hook] : replaced)
-    for (const void* library : {replaced[0].first, static_cast<void*>(reinterpret_cast<void*>(&install_hooks))}) {
-      const auto slots = calls(library, original);
-      if (slots.empty()) return false;
-      for (auto** slot : slots) writes.emplace_back(slot, hook);
+    for (const void* library : {replaced[0].first, reinterpret_cast<void*>(&install_hooks)}) { // MLX's and this one
+      const Calls calls(original, library);
+      if (!calls.all_known()) return false;
+      for (auto** slot : calls.slots) writes.emplace_back(slot, hook);
     }
   size_t done = 0;
   while (done < writes.size() && patch(writes[done].first, writes[done].second)) ++done;

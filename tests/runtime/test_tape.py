@@ -92,6 +92,29 @@ def test_input_memory_is_never_written() -> None:
         np.testing.assert_array_equal(x, kept)
 
 
+ON_ITS_OWN_THREAD = """
+import os, numpy as np
+import mlxc_py as mx
+from mlxc_py import tape
+
+with mx.stream(mx.new_thread_unsafe_stream(mx.cpu)):
+    x = tape.placeholder((8, 8), mx.float32)
+    made = tape.Tape([x], [mx.sort(mx.exp(x @ x), -1).reshape(4, 16)])
+given = np.eye(8, dtype=np.float32)
+before = len(os.listdir("/proc/self/task"))
+y = made.run([given.ctypes.data])[0][0]
+z = made([mx.array(given)])[0]
+assert z.evaluated and np.array_equal(np.array(y), np.array(z))
+print(tape.on_calling_thread(), len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MLX's worker threads compute")
+def test_tapes_start_no_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", ON_ITS_OWN_THREAD], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "0"]), done.stderr
+
+
 def filled(made: tape.Tape, results: Sequence[int], inputs: Sequence[int]) -> int:
     """What C gets from running a tape into memory."""
     function, handle = made.native_run()
