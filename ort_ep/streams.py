@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,18 @@ Lock = AbstractContextManager[Any]
 
 
 class _Spent(threading.local):
-    evaluating = 0
+    """In an array: a number made while a session lives would hold on to an arena of Python's after it."""
+
+    def __init__(self) -> None:
+        self._nanoseconds = array("q", [0])
+
+    @property
+    def evaluating(self) -> int:
+        return self._nanoseconds[0]
+
+    @evaluating.setter
+    def evaluating(self, nanoseconds: int) -> None:
+        self._nanoseconds[0] = nanoseconds
 
 
 spent: Final = _Spent()
