@@ -6,7 +6,8 @@ active memory, which on the CPU is part of it; "x weights" divides by the bytes 
 floor. `fixed` is what a first session without weights costs any process. The peak is resident size while the first
 session is made. Goals: ten sessions <= 1.1x one; after loading <= 1.1x weights; at the peak <= 1.2x for external data,
 <= 2.2x for weights inside the model file, of which ORT's own copy is one; after the last close within 2 % of the state
-after one warm-up session was closed.
+after one warm-up session was closed (PSS counts a part of each library, which changes as other processes come and go:
+memory that no file backs is given too).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from typing import Any
 import output
 
 COUNTS = (1, 2, 4, 10)
+CELLS = ("loaded", "ran", "mlx", "mlx ran", "seconds")
 MIB = 1 << 20
 ROWS: dict[str, dict[str, str]] = {
     "MLX, shared": {},
@@ -121,6 +124,12 @@ def pss() -> int:
     return found
 
 
+def private() -> int:
+    """Bytes that no file backs: what other processes share of libraries changes while these run."""
+    rollup = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8")
+    return next(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Anonymous:"))
+
+
 @contextmanager
 def peak_rss() -> Iterator[list[int]]:
     """The largest resident size seen meanwhile (sampled every 5 ms: a sharper peak is missed)."""
@@ -181,9 +190,10 @@ def measure(model: str, row: str) -> dict[str, Any]:
         warm_up = make()
     run(warm_up)
     del warm_up
-    closed = settle() - before
+    closed, closed_private = settle() - before, private()
     sessions: list[Any] = []
-    rows: dict[int, dict[str, float]] = {}
+    # made before the sessions, because what is kept beside them holds on to memory that they leave
+    rows = {count: array("d", [0.0] * len(CELLS)) for count in COUNTS}
     for count in range(1, max(COUNTS) + 1):
         begin = time.perf_counter()
         sessions.append(make())
@@ -192,10 +202,17 @@ def measure(model: str, row: str) -> dict[str, Any]:
             loaded, mlx = settle() - before, mx.get_active_memory() if mx else 0
             run(sessions[-1])
             ran, mlx_ran = settle() - before, mx.get_active_memory() if mx else 0
-            rows[count] = {"loaded": loaded, "ran": ran, "mlx": mlx, "mlx ran": mlx_ran, "seconds": seconds}
+            rows[count][:] = array("d", [loaded, ran, mlx, mlx_ran, seconds])
     sessions.clear()
-    after = settle() - before
-    return {"rows": rows, "peak": peak[0] - start_rss, "fixed": fixed, "closed": closed, "after": after}
+    after, after_private = settle() - before, private()
+    return {
+        "rows": {count: dict(zip(CELLS, cells, strict=True)) for count, cells in rows.items()},
+        "peak": peak[0] - start_rss,
+        "fixed": fixed,
+        "closed": closed,
+        "after": after,
+        "private": (closed_private, after_private),
+    }
 
 
 # ---------------------------------------------------------------- table
@@ -220,11 +237,13 @@ def rows_of(model: str, row: str, found: dict[str, Any], weights: int) -> Iterat
 
 def note(model: str, row: str, found: dict[str, Any], weights: int) -> str:
     left = found["after"] - found["closed"]
+    warm, last = found["private"]
     return (
         f"{model}, {row}: {weights / MIB:.0f} MiB of weights, fixed {found['fixed'] / MIB:.0f} MiB; "
         f"peak while loading {found['peak'] / weights:.2f}x weights; closed after a warm-up "
         f"{found['closed'] / MIB:.1f} MiB, after the last of {max(COUNTS)} {found['after'] / MIB:.1f} MiB "
-        f"({found['after'] / found['closed']:.3f}x, {left / weights:+.1%} of the weights)"
+        f"({found['after'] / found['closed']:.3f}x, {left / weights:+.1%} of the weights), of the process without "
+        f"libraries {warm / MIB:.1f} and {last / MIB:.1f} MiB ({last / warm:.3f}x)"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ WORTH_GIVING_BACK: Final = 16 << 20
 
 def give_back() -> None:
     """Return free heap pages: glibc keeps those of ORT's parsed model and dropped weights. Nothing elsewhere."""
+    # pybind11 and numpy look attributes up by new strings, and the last ones keep arenas of Python's in this cache
+    forget_names = getattr(sys, "_clear_type_cache", None)
+    if forget_names is not None:
+        forget_names()
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
