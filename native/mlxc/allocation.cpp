@@ -1,6 +1,5 @@
 #include "allocation.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -147,13 +146,6 @@ void install() {
 Lending::Lending() : outer_(std::exchange(lending, this)) {}
 
 Lending::~Lending() { lending = outer_; }
-
-bool Lending::lent(const void* address) const {
-  return std::any_of(lent_.begin(), lent_.end(), [&](const Piece& piece) {
-    const auto* start = static_cast<const char*>(piece.data);
-    return address >= start && address < start + piece.size;
-  });
-}
 
 bool host_allocator() {
   static const bool host = [] {

@@ -26,9 +26,6 @@ class Lending {
   void offer(void* data, size_t size) { offered_ = {data, size}; }
   void withdraw() { offered_ = {}; }
 
-  // Whether an address lies in memory that an array got.
-  bool lent(const void* address) const;
-
  private:
   friend struct Lender;
   struct Piece {

@@ -149,6 +149,11 @@ mx::array host_input(const void* data, const mx::Shape& shape, mx::Dtype dtype) 
   return copied(data, shape, dtype);
 }
 
+bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}
+
 class Timer {
  public:
   explicit Timer(int64_t& nanoseconds) : nanoseconds_(nanoseconds) {}
@@ -294,11 +299,8 @@ void Tape::prepare() {
 // Not where an input lies: it is read to the end.
 bool Tape::may_lie_at(const void* memory, const Maker& maker, const Arrays& values) const {
   if (!memory || !aligned(memory, nodes_[maker.node]->dtypes[0])) return false;
-  const auto* start = static_cast<const char*>(memory);
   return std::none_of(values.begin(), values.begin() + inputs_.size(), [&](const mx::array& input) {
-    if (!input.size()) return false;
-    const auto* data = input.data<char>();
-    return start < data + input.nbytes() && data < start + maker.bytes;
+    return input.size() && overlap(memory, maker.bytes, input.data<char>(), input.nbytes());
   });
 }
 
@@ -335,16 +337,19 @@ void Tape::fill(void* const* results, size_t n_results, const void* const* data,
   if (n_results != outputs_.size()) bad_argument("another number of outputs than the tape was recorded with");
   Lending lending;
   auto made = on_calling_thread_ ? computed(host_inputs(data, n), spent, results, &lending) : run(data, n, spent);
-  std::vector<std::vector<char>> aside(n_results); // what lies in the memory of other results
+  for (const auto& array : made)
+    if (array.size() && !array.flags().row_contiguous) bad_argument("an output is not row-contiguous");
+  // what lies where another one goes: it passes on an input, or shares memory
+  std::vector<std::vector<char>> aside(n_results);
   for (size_t i = 0; i < n_results; ++i) {
-    if (!made[i].size()) continue;
-    if (!made[i].flags().row_contiguous) bad_argument("an output is not row-contiguous");
-    const auto* from = made[i].data<char>();
-    if (results[i] && from != results[i] && lending.lent(from)) aside[i].assign(from, from + made[i].nbytes());
+    if (!results[i] || !made[i].size() || made[i].data<char>() == results[i]) continue;
+    for (size_t k = 0; k < n_results; ++k)
+      if (results[k] && overlap(made[i].data<char>(), made[i].nbytes(), results[k], made[k].nbytes()))
+        aside[i].assign(made[i].data<char>(), made[i].data<char>() + made[i].nbytes());
   }
   for (size_t i = 0; i < n_results; ++i) {
-    const auto* from = aside[i].empty() ? made[i].data<char>() : aside[i].data();
-    if (results[i] && made[i].size() && from != results[i]) std::memcpy(results[i], from, made[i].nbytes());
+    if (!results[i] || !made[i].size() || made[i].data<char>() == results[i]) continue;
+    std::memcpy(results[i], aside[i].empty() ? made[i].data<char>() : aside[i].data(), made[i].nbytes());
   }
 }
 
