@@ -11,16 +11,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import output
 
 import mlxc_py as mx
+from mlxc_py import cpu_indexing, cpu_packed
 from mlxc_py import cpu_primitives as cpu
 from mlxc_py.tape import Tape, placeholder
 
 Side = Callable[[], Any]
+Factor = TypeVar("Factor")
 
 
 class Row(NamedTuple):
@@ -93,7 +95,15 @@ def composed_convolution(w: mx.Array, b: mx.Array, given: dict[str, Any], x: mx.
     return mx.conv_general(x, w, **given) + b
 
 
-def times(multiply: Callable[[mx.Array, mx.Array], mx.Array], b: mx.Array, a: mx.Array) -> mx.Array:
+def times_packed(words: mx.Array, gains: mx.Array, offsets: mx.Array, a: mx.Array) -> mx.Array:
+    return cpu_packed.product(a, words, gains, offsets, 4)
+
+
+def composed_times_packed(words: mx.Array, gains: mx.Array, offsets: mx.Array, a: mx.Array) -> mx.Array:
+    return mx.quantized_matmul(a, words, gains, offsets, True, 32, 4)
+
+
+def times(multiply: Callable[[mx.Array, Factor], mx.Array], b: Factor, a: mx.Array) -> mx.Array:
     return multiply(a, b)
 
 
@@ -156,6 +166,32 @@ def windows() -> Iterator[Row]:
             None,
             products=rows * length * made,
         )
+        words, gains, offsets = mx.quantize(b.T, 32, 4)
+        yield Row(
+            f"product of 4 bits {rows} x {length} x {made}",
+            recorded(partial(times_packed, words, gains, offsets), a),
+            recorded(partial(composed_times_packed, words, gains, offsets), a),
+            None,
+            products=rows * length * made,
+        )
+    x, places = numbers(1, 64, 64, 64), mx.array(np.arange(128)[:, None] // 2 + [0, 1], mx.int32)
+    weights = mx.full((128, 2), 0.5)
+    ends = [places[:, tap] for tap in (0, 1)]
+    mx.eval(places, weights, *ends)
+
+    def doubled(image: mx.Array) -> mx.Array:
+        for axis in (1, 2):
+            image = cpu_indexing.take_sums(image, places, weights, axis)
+        return image
+
+    def composed_doubled(image: mx.Array) -> mx.Array:
+        for axis in (1, 2):
+            first, last = (mx.take(image, mx.minimum(end, 63), axis) for end in ends)
+            image = (first + last) * 0.5
+        return image
+
+    moved = 4 * 5 * x.size
+    yield Row("resize 64x64 to 128x128, 64", recorded(doubled, x), recorded(composed_doubled, x), None, moved)
 
 
 def measure(row: Row, rounds: int) -> dict[str, Any]:
