@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 namespace mlxc {
 
 namespace {
 
-// In steps of 16 columns: where the rows' axis is the dense one (a transposed image), each cache line that is read then
-// serves several rows.
+// In blocks: where the rows' axis is the dense one (a transposed image), each cache line that is read then serves several
+// rows. The inner loop is the longer one.
 template <class T>
 void copy_plane(
     const T* from, T* to, int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, int64_t to_row) {
@@ -16,8 +17,17 @@ void copy_plane(
     for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * to_row, from + r * row_step, columns * sizeof(T));
     return;
   }
-  for (int64_t first = 0; first < columns; first += 16) {
-    const int64_t end = std::min(first + 16, columns);
+  constexpr int64_t few = 8, block = 16, long_block = 512;
+  if (columns < few) {
+    for (int64_t first = 0; first < rows; first += long_block)
+      for (int64_t c = 0; c < columns; ++c)
+        for (int64_t r = first; r < std::min(first + long_block, rows); ++r)
+          to[r * to_row + c] = from[r * row_step + c * column_step];
+    return;
+  }
+  const int64_t wide = rows < few ? long_block : block;
+  for (int64_t first = 0; first < columns; first += wide) {
+    const int64_t end = std::min(first + wide, columns);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = first; c < end; ++c) to[r * to_row + c] = from[r * row_step + c * column_step];
   }
@@ -77,6 +87,73 @@ void Copy::planes(const char* from, char* to, const Copy& copy) {
     }
     if (axis == at.size()) return;
   }
+}
+
+namespace {
+
+// The strides of elements in another shape where they lie, if there are any.
+std::optional<mx::Strides> strides_in(const mx::Shape& shape, const mx::array& a) {
+  mx::Shape sizes = a.shape();
+  std::vector<mx::Strides> steps{a.strides()};
+  collapse(sizes, steps);
+  mx::Strides strides(shape.size(), 1);
+  size_t axis = 0;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 1) continue;
+    if (axis == sizes.size() || sizes[axis] % shape[i]) return {};
+    sizes[axis] /= shape[i];
+    strides[i] = steps[0][axis] * sizes[axis];
+    if (sizes[axis] == 1) ++axis;
+  }
+  return strides;
+}
+
+// The same elements in the result's shape: where they lie, if they may, or copied row by row.
+class CpuRows : public CpuPrimitive {
+ public:
+  // dense: they may lie in no other way than row by row
+  CpuRows(mx::Stream stream, bool dense) : CpuPrimitive(stream), dense_(dense) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    const auto& in = inputs[0];
+    if (const auto strides = place(in, out)) {
+      auto flags = in.flags();
+      const auto [size, by_row, by_column] = mx::check_contiguity(out.shape(), *strides);
+      flags.row_contiguous = by_row;
+      flags.col_contiguous = by_column;
+      return out.copy_shared_buffer(in, *strides, flags, in.data_size());
+    }
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+    if (!out.size()) return;
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [copy = Copy(in.itemsize(), in.shape(), in.strides()), from = in.data<char>(), to = out.data<char>()] {
+          copy(from, to);
+        });
+  }
+
+  const char* name() const override { return "CpuRows"; }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return dense_ == static_cast<const CpuRows&>(other).dense_;
+  }
+
+ private:
+  std::optional<mx::Strides> place(const mx::array& in, const mx::array& out) const {
+    // a small array does not hold a large buffer
+    constexpr size_t spare = 16384;
+    if (dense_ && (!in.flags().row_contiguous || in.buffer_size() > out.nbytes() + spare)) return {};
+    return in.size() ? strides_in(out.shape(), in) : std::nullopt;
+  }
+
+  const bool dense_;
+};
+
+} // namespace
+
+std::shared_ptr<mx::Primitive> own_copy(mx::Primitive& primitive) {
+  if (primitive.device() != mx::Device::cpu) return nullptr;
+  const std::string name = primitive.name();
+  const bool dense = name == "Contiguous";
+  return dense || name == "Reshape" ? std::make_shared<CpuRows>(primitive.stream(), dense) : nullptr;
 }
 
 const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder) {

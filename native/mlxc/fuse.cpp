@@ -137,6 +137,7 @@ class Fuser {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (taken[i] && !groups.count(int(i))) continue;
       made.push_back(taken[i] ? merged(groups.at(int(i)), int(i)) : nodes_[i]);
+      if (auto own = own_copy(*made.back().primitive)) made.back().primitive = std::move(own);
       made_from.push_back(i);
     }
     return numbered(std::move(made), made_from);

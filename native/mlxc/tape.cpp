@@ -26,7 +26,8 @@ constexpr size_t kept_growth = 8, kept_bytes = size_t(1) << 20;
 constexpr size_t worth_lending = size_t(1) << 14;
 
 // What passes on memory that is contiguous.
-const std::unordered_set<std::string> views{"Reshape", "Squeeze", "ExpandDims", "Flatten", "Unflatten", "Contiguous"};
+const std::unordered_set<std::string> views{"Reshape",   "Squeeze",    "ExpandDims", "Flatten",
+                                            "Unflatten", "Contiguous", "CpuRows"};
 
 // What an array takes in memory: a broadcast one is a view.
 size_t own_bytes(const mx::array& a) {

@@ -97,12 +97,13 @@ template <int blocks>
 MLXC_INLINE void bytes_blocks(
     SeenBytes seen, int skipped, const int8_t* weights, Starts starts, int32_t* out, int n, int wanted, const Window& w) {
   for (int i = 0; i < n;) {
-    const bool whole = n - i > small_tile;
-    if (whole)
-      bytes_tile<tile, blocks>(seen + i, skipped, weights, starts, out, n - i, wanted, w);
+    const int left = n - i, done = left > small_tile ? tile : left > 1 ? small_tile : 1;
+    if (done == tile)
+      bytes_tile<tile, blocks>(seen + i, skipped, weights, starts, out, left, wanted, w);
+    else if (done > 1)
+      bytes_tile<small_tile, blocks>(seen + i, skipped, weights, starts, out, left, wanted, w);
     else
-      bytes_tile<small_tile, blocks>(seen + i, skipped, weights, starts, out, n - i, wanted, w);
-    const int done = whole ? tile : small_tile;
+      bytes_tile<1, blocks>(seen + i, skipped, weights, starts, out, left, wanted, w);
     i += done;
     starts.sums += done;
     out += size_t(done) * w.out_channels;
