@@ -179,11 +179,32 @@ Arrays c_arrays(const mlx_array* handles, size_t n) {
   return arrays;
 }
 
+namespace {
+
+// Of constants up to this size equal ones are told by what they hold.
+constexpr size_t small_bytes = 64;
+
+std::string content(const mx::array& a) {
+  std::string told(a.data<char>(), a.nbytes());
+  told += ' ' + std::to_string(int(a.dtype().val()));
+  for (int length : a.shape()) told += ' ' + std::to_string(length);
+  return told;
+}
+
+bool same(const TapeNode& a, const TapeNode& b) {
+  const auto &p = *a.primitive, &q = *b.primitive;
+  return a.inputs == b.inputs && a.shapes == b.shapes && a.dtypes == b.dtypes && typeid(p) == typeid(q) &&
+      a.primitive->stream() == b.primitive->stream() && p.is_equivalent(q);
+}
+
+} // namespace
+
 Recording recorded(
     const Arrays& inputs,
     const Arrays& outputs,
     const Arrays& order,
-    const std::unordered_set<std::uintptr_t>& varying) {
+    const std::unordered_set<std::uintptr_t>& varying,
+    const std::function<bool(size_t, size_t)>& apart) {
   Recording made;
   auto& [constants, folded] = *made.constants;
   int slots = 0;
@@ -205,36 +226,62 @@ Recording recorded(
   }
   for (const auto& out : outputs) needed.insert(out.id());
   RecipesById made_by;
-  Arrays fresh;
-  std::vector<size_t> fresh_at;
+  Arrays fresh, fixed_ones;
+  std::vector<std::shared_ptr<const Folded>> fresh_folded;
   for (const auto& a : order) {
     if (!is_fixed(a)) continue;
     const auto& recipe = made_by.emplace(a.id(), recipe_of(a, made_by)).first->second;
     if (!needed.count(a.id())) continue;
     auto known = a.has_primitive() ? recipes().folded(*recipe) : nullptr;
     if (a.has_primitive() && !known) {
-      fresh.push_back(a);
-      fresh_at.push_back(constants.size());
       known = std::make_shared<Folded>(Folded{recipe, a});
+      fresh.push_back(a);
+      fresh_folded.push_back(known);
     }
+    fixed_ones.push_back(a);
     constants.push_back(known ? known->value : a);
     folded.push_back(std::move(known));
-    slot_of.emplace(a.id(), -int(constants.size()));
   }
   if (!fresh.empty()) evaluate(fresh);
-  for (size_t at : fresh_at) recipes().add(folded[at]);
+  for (const auto& one : fresh_folded) recipes().add(one);
+  std::unordered_map<std::string, int> small; // slots, by content
+  for (size_t i = 0; i < constants.size(); ++i) {
+    const auto& value = constants[i];
+    int slot = -int(i) - 1;
+    if (value.nbytes() <= small_bytes && value.flags().row_contiguous)
+      slot = small.emplace(content(value), slot).first->second;
+    slot_of.emplace(fixed_ones[i].id(), slot);
+  }
+  std::unordered_multimap<size_t, std::pair<size_t, int>> known; // node and its first slot, by hash
   for (size_t place = 0; place < order.size(); ++place) {
     const auto& a = order[place];
     if (is_fixed(a) || slot_of.count(a.id())) continue;
     TapeNode node{a.primitive_ptr(), {}, {}, {}};
-    for (const auto& input : a.inputs()) node.inputs.push_back(slot_of.at(input.id()));
+    size_t hash = std::hash<std::string_view>{}(node.primitive->name());
+    for (const auto& input : a.inputs()) {
+      node.inputs.push_back(slot_of.at(input.id()));
+      hash = hash * 31 + size_t(node.inputs.back());
+    }
     for (const auto& output : a.outputs()) {
       node.shapes.push_back(output.shape());
       node.dtypes.push_back(output.dtype());
-      slot_of.emplace(output.id(), slots++);
     }
-    made.nodes.push_back(std::move(node));
-    made.places.push_back(place);
+    int first = slots;
+    const auto [begin, end] = known.equal_range(hash);
+    const auto equal = std::find_if(begin, end, [&](const auto& entry) {
+      const size_t other = entry.second.first;
+      return same(made.nodes[other], node) && !(apart && apart(place, made.places[other]));
+    });
+    if (equal != end) {
+      first = equal->second.second;
+      made.repeated.emplace_back(place, made.places[equal->second.first]);
+    } else {
+      known.emplace(hash, std::pair(made.nodes.size(), slots));
+      slots += int(node.shapes.size());
+      made.nodes.push_back(std::move(node));
+      made.places.push_back(place);
+    }
+    for (const auto& output : a.outputs()) slot_of.emplace(output.id(), first++);
   }
   for (const auto& out : outputs) made.outputs.push_back(slot_of.at(out.id()));
   return made;
@@ -276,14 +323,19 @@ Tape::Tape(
 
 void Tape::prepare() {
   const int held = int(inputs_.size() + further_.size());
-  std::unordered_set<int> read(outputs_.begin(), outputs_.end());
+  std::vector<bool> read(slots_); // by slot
+  for (int slot : outputs_)
+    if (slot >= 0) read[slot] = true;
   for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
-    for (auto slot = (*node)->inputs.rbegin(); slot != (*node)->inputs.rend(); ++slot)
-      last_.push_back(*slot >= held && read.insert(*slot).second);
+    for (auto slot = (*node)->inputs.rbegin(); slot != (*node)->inputs.rend(); ++slot) {
+      last_.push_back(*slot >= held && !read[*slot]);
+      if (*slot >= held) read[*slot] = true;
+    }
   std::reverse(last_.begin(), last_.end());
   on_calling_thread_ = host_allocator() && computes_on_calling_thread() &&
       std::all_of(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->primitive->device() == mx::Device::cpu; });
   std::vector<std::pair<int, size_t>> made_by; // by slot after the held ones: node and bytes
+  made_by.reserve(slots_ - held);
   for (size_t i = 0; i < nodes_.size(); ++i)
     for (size_t k = 0; k < nodes_[i]->shapes.size(); ++k)
       made_by.emplace_back(int(i), c_nbytes(nodes_[i]->shapes[k], nodes_[i]->dtypes[k]));

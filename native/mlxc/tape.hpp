@@ -25,21 +25,24 @@ struct Constants {
   std::vector<std::shared_ptr<const Folded>> folded;
 };
 
-// A graph in numbered slots, before operations are joined.
+// A graph in numbered slots, before operations are joined. Of operations that compute the same the first stands for all.
 struct Recording {
   std::vector<TapeNode> nodes;
   std::vector<size_t> places; // of the nodes in the order they were recorded from
+  std::vector<std::pair<size_t, size_t>> repeated; // places: of an operation, and of the one that stands for it
   std::shared_ptr<Constants> constants = std::make_shared<Constants>();
   std::vector<int> outputs;
 };
 
 // Records what `outputs` are computed from, which `order` has (layout.hpp). What does not depend on `inputs`
 // (placeholders) is evaluated now, unless it is among `varying` or would hold far more memory than it is computed from.
+// Operations that compute the same are one, unless `apart` says of their places that they are not to be.
 Recording recorded(
     const Arrays& inputs,
     const Arrays& outputs,
     const Arrays& order,
-    const std::unordered_set<std::uintptr_t>& varying = {});
+    const std::unordered_set<std::uintptr_t>& varying = {},
+    const std::function<bool(size_t, size_t)>& apart = {});
 
 class Tape {
  public:

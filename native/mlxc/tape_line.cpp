@@ -50,6 +50,8 @@ Growing growing(const Numbers& start, const Numbers& next, const std::string& wh
   return made;
 }
 
+} // namespace
+
 // ---- primitives that hold sizes
 // Their numbers one after the other, and how MLX makes one anew, as an operation on arrays without data.
 struct Sized {
@@ -57,12 +59,14 @@ struct Sized {
   mx::array (*make)(const Arrays& inputs, const Numbers& all, mx::Primitive& like);
 };
 
+namespace {
+
 template <class P>
 auto state_of(const mx::Primitive& p) {
   return static_cast<const P&>(p).state();
 }
 
-const std::unordered_map<std::string, Sized> sized{
+const std::unordered_map<std::string, Sized> sized_kinds{
     {"Reshape",
      {[](const mx::Primitive& p) { return numbers(state_of<mx::Reshape>(p)); },
       [](const Arrays& in, const Numbers& all, mx::Primitive& p) { return mx::reshape(in[0], part(all), p.stream()); }}},
@@ -295,8 +299,11 @@ TapeLine::TapeLine(
     dtypes_.push_back(inputs[i].dtype());
     require_plain(inputs_.back(), inputs_.back().start, "an input");
   }
-  recording_ = recorded(opened, sight.outputs, sight.order, varying);
+  recording_ = recorded(opened, sight.outputs, sight.order, varying, [&](size_t place, size_t other) {
+    return !unchanged(next.seen[sight.places[place]], next.seen[sight.places[other]]);
+  });
   for (auto& place : recording_.places) place = size_t(sight.places[place]);
+  for (auto& [place, other] : recording_.repeated) place = sight.places[place], other = sight.places[other];
   outputs_ = recording_.outputs;
   for (auto& node : fused(recording_.nodes, shapes_of_inputs(0), recording_.constants->values, outputs_))
     nodes_.push_back(std::make_shared<TapeNode>(std::move(node)));
@@ -315,11 +322,17 @@ TapeLine::TapeLine(
       growths_.emplace_back();
       continue;
     }
-    const auto found = sized.find(p->name());
-    require(same || (alike(*p, *q) && found != sized.end()), std::string("what ") + p->name() + " does");
-    growths_.push_back(Growth{
-        growing(shapes, next_shapes, p->name()),
-        same ? Growing{} : growing(found->second.read(*p), found->second.read(*q), p->name())});
+    const auto found = sized_kinds.find(p->name());
+    require(same || (alike(*p, *q) && found != sized_kinds.end()), std::string("what ") + p->name() + " does");
+    growths_.push_back(Growth{growing(shapes, next_shapes, p->name())});
+    if (!same) {
+      auto all = growing(found->second.read(*p), found->second.read(*q), p->name());
+      const auto known = std::find_if(remade_.begin(), remade_.end(), [&](const Remade& other) {
+        return equivalent(*nodes_[other.node]->primitive, *p) && other.numbers.slope == all.slope;
+      });
+      growths_[i]->primitive = int(known - remade_.begin());
+      if (known == remade_.end()) remade_.push_back({&found->second, i, std::move(all)});
+    }
     require_plain(growths_[i]->shapes, shapes, p->name());
   }
   check(1, next);
@@ -402,12 +415,15 @@ void TapeLine::check(int64_t steps, const Sight& sight) const {
     compare(seen_[place].inputs, sight.seen[place].inputs);
   }
   compare(given_, sight.given);
+  for (const auto& [place, other] : recording_.repeated)
+    require(unchanged(sight.seen[place], sight.seen[other]), title(seen_[place]));
   auto outputs = recording_.outputs;
   const auto found = fused(nodes_from(sight), shapes_of_inputs(steps), recording_.constants->values, outputs);
   require(outputs == outputs_ && found.size() == nodes_.size(), "what is joined");
+  const auto primitives = remade(steps);
   for (size_t i = 0; i < found.size(); ++i) {
     const std::string name = found[i].primitive->name();
-    const auto expected = growths_[i] ? grown(i, steps) : *nodes_[i];
+    const auto expected = growths_[i] ? grown(i, steps, primitives) : *nodes_[i];
     require(
         expected.shapes == found[i].shapes && expected.dtypes == found[i].dtypes && expected.inputs == found[i].inputs &&
             equivalent(*expected.primitive, *found[i].primitive) && alike(*expected.primitive, *found[i].primitive),
@@ -435,27 +451,33 @@ Tape::Form TapeLine::form_of(int slot, int64_t steps) const {
   return {mx::Shape(all.begin() + first, all.begin() + first + shapes[number].size()), dtypes[number]};
 }
 
-TapeNode TapeLine::grown(size_t i, int64_t steps) const {
-  TapeNode node = *nodes_[i];
-  const auto& growth = *growths_[i];
-  const auto sizes = growth.shapes.at(steps);
-  auto size = sizes.begin();
-  for (auto& shape : node.shapes)
-    for (auto& length : shape) length = mx::ShapeElem(*size++);
-  if (growth.numbers.start.empty()) return node;
-  const auto& kind = sized.at(node.primitive->name());
-  Arrays inputs;
-  for (int slot : node.inputs) {
-    auto [shape, dtype] = form_of(slot, steps);
-    inputs.push_back(placeholder(std::move(shape), dtype));
+TapeLine::Primitives TapeLine::remade(int64_t steps) const {
+  Primitives made;
+  for (const auto& [kind, i, numbers] : remade_) {
+    const auto& node = *nodes_[i];
+    Arrays inputs;
+    for (int slot : node.inputs) {
+      auto [shape, dtype] = form_of(slot, steps);
+      inputs.push_back(placeholder(std::move(shape), dtype));
+    }
+    const auto all = numbers.at(steps);
+    const auto result = kind->make(inputs, all, *node.primitive);
+    require(
+        result.has_primitive() && result.inputs().size() == inputs.size() && alike(result.primitive(), *node.primitive) &&
+            kind->read(result.primitive()) == all,
+        node.primitive->name());
+    made.push_back(result.primitive_ptr());
   }
-  const auto all = growth.numbers.at(steps);
-  const auto made = kind.make(inputs, all, *node.primitive);
-  require(
-      made.has_primitive() && made.inputs().size() == inputs.size() && made.shape() == node.shapes[0] &&
-          typeid(made.primitive()) == typeid(*node.primitive) && kind.read(made.primitive()) == all,
-      node.primitive->name());
-  node.primitive = made.primitive_ptr();
+  return made;
+}
+
+TapeNode TapeLine::grown(size_t i, int64_t steps, const Primitives& remade) const {
+  TapeNode node = *nodes_[i];
+  const auto& [sizes, primitive] = *growths_[i];
+  size_t k = 0;
+  for (auto& shape : node.shapes)
+    for (auto& length : shape) length = mx::ShapeElem(sizes.start[k] + sizes.slope[k] * double(steps)), ++k;
+  if (primitive >= 0) node.primitive = remade[primitive];
   return node;
 }
 
@@ -465,8 +487,9 @@ std::unique_ptr<Tape> TapeLine::at(int64_t steps) const {
   Arrays further;
   for (const auto& [id, ramp] : ramps_) further.push_back(ramp.at(steps));
   auto nodes = nodes_;
+  const auto primitives = remade(steps);
   for (size_t i = 0; i < nodes.size(); ++i)
-    if (growths_[i]) nodes[i] = std::make_shared<TapeNode>(grown(i, steps));
+    if (growths_[i]) nodes[i] = std::make_shared<TapeNode>(grown(i, steps, primitives));
   return std::make_unique<Tape>(std::move(inputs), std::move(further), recording_.constants, std::move(nodes), outputs_);
 }
 

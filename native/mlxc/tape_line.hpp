@@ -47,9 +47,18 @@ struct Sight {
   Sight(const Arrays& inputs, const Arrays& outputs);
 };
 
-// What grows about a node: the shapes of its results, one after the other, and the numbers of its primitive.
+// What grows about a node: the shapes of its results, one after the other, and its primitive, if not -1.
 struct Growth {
-  Growing shapes, numbers;
+  Growing shapes;
+  int primitive = -1;
+};
+
+// A primitive whose numbers grow, as the node has it; other nodes may have equal ones.
+struct Sized;
+struct Remade {
+  const Sized* kind;
+  size_t node;
+  Growing numbers;
 };
 
 class TapeLine {
@@ -70,7 +79,9 @@ class TapeLine {
   std::vector<TapeNode> nodes_from(const Sight& sight) const;
   std::vector<mx::Shape> shapes_of_inputs(int64_t steps) const;
   Tape::Form form_of(int slot, int64_t steps) const;
-  TapeNode grown(size_t node, int64_t steps) const;
+  using Primitives = std::vector<std::shared_ptr<mx::Primitive>>;
+  Primitives remade(int64_t steps) const;
+  TapeNode grown(size_t node, int64_t steps, const Primitives& remade) const;
 
   std::vector<Sighting> seen_;
   std::vector<Source> given_;
@@ -82,6 +93,7 @@ class TapeLine {
   Tape::Nodes nodes_;   // after
   std::vector<int> outputs_;
   std::vector<std::optional<Growth>> growths_;     // by node
+  std::vector<Remade> remade_;
   std::vector<std::pair<size_t, size_t>> results_; // node and number, by slot
 };
 

@@ -592,3 +592,20 @@ def test_random_graphs(first: int) -> None:
         rng = random.Random(seed)
         shape: Sequence[int] = rng.choices(range(1, 6), k=rng.choice((3, 4)))
         same(random_graph(seed), floats(seed, *shape), floats(seed + 1, *shape))
+
+
+def test_equal_operations_are_one() -> None:
+    x = tape.placeholder((4, 6), mx.float32)
+
+    def turned(angle: float) -> mx.Array:
+        rows = mx.take(x, mx.array([0, 3]), 0)  # a constant of its own, equal to the others
+        return mx.matmul(rows, rows.swapaxes(0, 1)) + mx.array(angle)
+
+    recorded = tape.Tape([x], [turned(1.0), turned(1.0), turned(2.0)])
+    assert recorded.count("Matmul") + recorded.count("CpuMatmul") == 1
+    value = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    first, second, third = (np.array(a) for a in recorded([mx.array(value)]))
+    wanted = value[[0, 3]] @ value[[0, 3]].T
+    np.testing.assert_allclose(first, wanted + 1, rtol=1e-5)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(third, wanted + 2, rtol=1e-5)
