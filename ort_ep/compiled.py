@@ -44,6 +44,9 @@ class Replay(Protocol):
 class Recorder(Protocol):
     """Makes replays of what a function builds."""
 
+    fuses: bool
+    """Whether its replays are faster than tapes, so than what is derived."""
+
     def record(self, build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
         """A replay on `stream`; what fails in building or tracing fails here."""
 
@@ -73,6 +76,8 @@ class TapeReplay:
 class TapeRecorder:
     """Our own tape: built once on placeholders, replayed by any thread."""
 
+    fuses = False
+
     def record(self, build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
         opened = [tape.placeholder(array.shape, array.dtype) for array in inputs]
         outputs = build(opened)
@@ -91,6 +96,8 @@ class CompileRecorder:
 
     Over a tape where there is one: it has evaluated what depends on weights alone, and laid images out as MLX has them.
     """
+
+    fuses = True
 
     def record(self, build: Build, inputs: Sequence[mx.Array], stream: PooledStream) -> Replay:
         base = TapeRecorder().record(build, inputs, stream) if tape.supported() else lambda arrays: build(list(arrays))
@@ -187,7 +194,7 @@ class CompiledEngine:
         key, addresses = given
         _, traces, lines = self._stages[0]
         trace = traces.find(key)
-        if trace is None and not stream.on_gpu:
+        if trace is None and not self._recorder.fuses:
             trace = lines.find(key, partial(self._derived, plan, stream))
         if not isinstance(trace, _Trace) or trace.direct is None:
             return None
@@ -217,10 +224,13 @@ class CompiledEngine:
         if key is None:
             return False
         trace = traces.find(key)
-        if trace is None and stage.even:
+        if trace is None and stage.even and not self._recorder.fuses:
             trace = self._from_line(plan, stage, lines, key, frame, stream)
         if trace is None and not traces.worthwhile(key):
-            return False
+            if stage.even and self._recorder.fuses:  # shapes that return get a trace of their own
+                trace = self._from_line(plan, stage, lines, key, frame, stream)
+            if trace is None:
+                return False
         inputs = _inputs(stage, frame)
         if trace is None:
             trace = self._traced(plan, stage, frame, inputs, stream)

@@ -74,7 +74,7 @@ OPTIONS: Final = (
         "cuda_graph",
         "auto",
         "Keep what a subgraph without host steps does for given shapes as one launch on CUDA, with the memory it works"
-        " in (for all sessions at most an eighth of what MLX may use); auto is on where MLX is a release that allows it.",
+        " in (for all sessions at most an eighth of what MLX may use); auto is on where MLX is the release for it.",
         ("auto", "off"),
     ),
     Option("device", "auto", "MLX device: auto is the GPU where MLX has one, else the CPU.", ("auto", "cpu", "gpu")),

@@ -158,7 +158,8 @@ ASKS = {
     "from a length on": "a = Less (n, m) b = Cast <to = 1> (a)",
     "at most": "a = Min (n, m) b = Cast <to = 1> (a)",
     "the length": "b = Cast <to = 1> (n)",
-    "a shape": "a = Equal (n, m) c = Where (a, two, one) d = ConstantOfShape <value = float[1] {1.5}> (c) b = ReduceSum (d)",
+    "a shape": "a = Equal (n, m) c = Where (a, two, one) d = ConstantOfShape <value = float[1] {1.5}> (c)"
+    " b = ReduceSum (d)",
 }
 TABLE = ", ".join("7" if i == 41 else "5" for i in range(300))
 
@@ -177,6 +178,19 @@ def test_what_a_model_asks_of_a_length(question: str) -> None:
         pair.run({"x": np.full((length, 3), length, np.float32)})
     if question in ("the length", "from a length on", "at most"):
         assert pair.derived > 40
+
+
+def test_with_mlxs_compile_shapes_that_return_are_compiled() -> None:
+    pair = Pair(decoders.decoder("plain", TINY), engine="compile")
+    report = ort_ep.claim_report(pair.mlx).compile
+    for past in range(2, 40):
+        pair.run(feeds_of(pair.mlx, 1, 1, past))
+    derived, traces = pair.derived, report.traces
+    assert derived > 15
+    pair.run(feeds_of(pair.mlx, 1, 1, 39))
+    for _ in range(3):
+        pair.run(feeds_of(pair.mlx, 1, 1, 39))
+    assert (pair.derived, report.traces) == (derived, traces + 1)
 
 
 def test_a_users_operator_is_never_derived() -> None:
