@@ -87,7 +87,7 @@ class _Prepared:
 class _Call:
     """A translation, with the slots of its inputs and outputs (None for an absent one) and the way it runs.
 
-    `ready`: positions of inputs that are prepared while the plan is built, with the slots of the results.
+    `ready`: the slots of what is prepared while the plan is built; None where each run prepares it.
     """
 
     node: Node
@@ -97,7 +97,7 @@ class _Call:
     bodies: Mapping[str, Body]
     mode: _Mode = _Mode.DEVICE
     args: _Args = ()
-    ready: Mapping[int, int] = field(default_factory=dict)
+    ready: dict[Preparation, int | None] = field(default_factory=dict)
 
 
 class _Builder:
@@ -259,7 +259,6 @@ class _Builder:
         if mode is _Mode.FOLD or handler.wants_host(index):
             return slot, Want.HOST
         if mode is _Mode.DEVICE and handler.prepare and (ready := self._ready(call, index)) is not None:
-            call.ready = {**call.ready, index: ready}
             return (ready, Want.EITHER) if _is_first(call, index) else None
         return (slot, Want.EITHER) if handler.host_result else self.given[slot]
 
@@ -322,6 +321,11 @@ class _Builder:
         recipe = _preparation(call, index)
         if recipe is None:
             return None
+        if recipe not in call.ready:
+            call.ready[recipe] = self._prepared_slot(call, recipe)
+        return call.ready[recipe]
+
+    def _prepared_slot(self, call: _Call, recipe: Preparation) -> int | None:
         values = _recipe_inputs(call, recipe)
         keywords = _recipe_keywords(call, recipe)
         if not all(value is None or self._may_prepare(value) for value in values):
@@ -346,7 +350,9 @@ class _Builder:
         parameters = call.handler.parameters
         for index in range(len(call.ins)):
             recipe = _preparation(call, index)
-            if recipe is None or not _is_first(call, index) or (mode is _Mode.DEVICE and index in call.ready):
+            if recipe is None or not _is_first(call, index):
+                continue
+            if mode is _Mode.DEVICE and call.ready[recipe] is not None:
                 continue
             make = partial(recipe.function, **_recipe_keywords(call, recipe))
             yield make, tuple(map(parameters.index, recipe.inputs)), tuple(map(parameters.index, recipe.replaced))

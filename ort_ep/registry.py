@@ -45,7 +45,7 @@ Preparations = Mapping[str | tuple[str, ...], Callable[..., Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Preparation:
     """What is done to inputs before their handler sees them, once where they are constant: see `prepare` of
     `Registry.op`.
