@@ -135,10 +135,14 @@ void install() {
   memory_size = available_memory();
   auto** entries = *reinterpret_cast<void***>(&allocator);
   std::memcpy(&original, entries, sizeof original);
+  void* const ours[] = {
+      reinterpret_cast<void*>(&Lender::malloc),
+      reinterpret_cast<void*>(&Lender::free),
+      reinterpret_cast<void*>(&Lender::size)};
   // Where it is refused, the allocator stays as it is, which is no worse than MLX alone. malloc comes last: what it
   // lends must not be freed.
-  if (patch(entries + 2, reinterpret_cast<void*>(&Lender::size)) && patch(entries + 1, reinterpret_cast<void*>(&Lender::free)))
-    patch(entries, reinterpret_cast<void*>(&Lender::malloc));
+  for (int i : {2, 1, 0})
+    if (!patch(entries + i, ours[i])) return;
 }
 
 } // namespace

@@ -1,11 +1,13 @@
 #include "tape.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <mutex>
 #include <typeinfo>
 
-#include "allocation.hpp"
+#include "mlx/primitives.h"
+
 #include "calling_thread.hpp"
 #include "extras.h"
 #include "fuse.hpp"
