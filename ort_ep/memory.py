@@ -18,8 +18,8 @@ WORTH_GIVING_BACK: Final = 16 << 20
 def give_back() -> None:
     """Return free heap pages: glibc keeps those of ORT's parsed model and dropped weights. Nothing elsewhere."""
     # pybind11 and numpy look attributes up by new strings, and the last ones keep arenas of Python's in this cache
-    forget_names = getattr(sys, "_clear_type_cache", None)
-    if forget_names is not None:
+    forget_names = getattr(sys, "_clear_internal_caches", None) or getattr(sys, "_clear_type_cache", None)
+    if forget_names is not None:  # the first name from Python 3.13 on
         forget_names()
     trim = _malloc_trim()
     if trim is not None:

@@ -39,3 +39,12 @@ def test_a_program_without_collections_stays_so() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_giving_memory_back_leaves_methods_found() -> None:
+    class Counter:
+        def count(self) -> int:
+            return 1
+
+    memory.give_back()
+    assert Counter().count() == 1
