@@ -31,8 +31,8 @@ class Traces(Generic[T]):
     """The latest `limit` shape keys, each with the latest MOST_VALUES traces by host values. Any thread may use it.
 
     A trace costs about one eager run more, and each replay saves one. So a key is traced at its first run as long as
-    traces have paid, CREDIT of them ahead, and at its second run otherwise: a decoder whose cache grows by a step in
-    each run never comes back to a shape, and runs eagerly after the first few.
+    traces have paid, CREDIT of them ahead, and at its second run otherwise: where no shape comes back, and what lies
+    between shapes can't be derived (lines.py), runs are eager after the first few.
     """
 
     def __init__(self, limit: int, *, patient: bool = False) -> None:
