@@ -11,6 +11,16 @@ namespace {
 
 constexpr int block = kernels::block;
 
+// Lanes of two vectors by number, those of the second after those of the first.
+template <int... lanes, class V>
+V lanes_of(V a, V b) {
+#ifdef __clang__
+  return __builtin_shufflevector(a, b, lanes...);
+#else
+  return __builtin_shuffle(a, b, V{lanes...});
+#endif
+}
+
 using Four = uint32_t __attribute__((vector_size(16)));
 
 Four load(const uint32_t* from) {
@@ -26,11 +36,11 @@ void transpose(const uint32_t* rows, size_t step, size_t n, uint32_t* to) {
     for (int o = 0; o < block; o += 4) {
       const auto row = rows + o * step + u;
       const Four a = load(row), b = load(row + step), c = load(row + 2 * step), d = load(row + 3 * step);
-      const Four low = __builtin_shufflevector(a, b, 0, 4, 1, 5), high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-      const Four low2 = __builtin_shufflevector(c, d, 0, 4, 1, 5), high2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+      const Four low = lanes_of<0, 4, 1, 5>(a, b), high = lanes_of<2, 6, 3, 7>(a, b);
+      const Four low2 = lanes_of<0, 4, 1, 5>(c, d), high2 = lanes_of<2, 6, 3, 7>(c, d);
       const Four made[] = {
-          __builtin_shufflevector(low, low2, 0, 1, 4, 5), __builtin_shufflevector(low, low2, 2, 3, 6, 7),
-          __builtin_shufflevector(high, high2, 0, 1, 4, 5), __builtin_shufflevector(high, high2, 2, 3, 6, 7)};
+          lanes_of<0, 1, 4, 5>(low, low2), lanes_of<2, 3, 6, 7>(low, low2),
+          lanes_of<0, 1, 4, 5>(high, high2), lanes_of<2, 3, 6, 7>(high, high2)};
       for (int i = 0; i < 4; ++i) std::memcpy(to + (u + i) * block + o, &made[i], sizeof made[i]);
     }
   for (size_t u = whole; u < n; ++u)
@@ -49,10 +59,10 @@ void interleave_four(const int8_t* from, int64_t step, int moved, int8_t* to, Sh
     sums += __builtin_convertvector(rows[i], Shorts);
   }
   const auto low = [](auto a, auto b) {
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    return lanes_of<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(a, b);
   };
   const auto high = [](auto a, auto b) {
-    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    return lanes_of<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(a, b);
   };
   // even rows with even, odd with odd: the second zip then puts neighbours side by side
   const Bytes even_low = low(rows[0], rows[2]), even_high = high(rows[0], rows[2]);
