@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,14 +35,17 @@ DECODERS = {
 }
 
 
-def examined(*arguments: str) -> dict[str, int]:
+def examined(*arguments: str) -> Counter[str]:
     """How often each operator was derived as it is recorded; it never was otherwise."""
     command = [sys.executable, str(SCRIPT), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["case"]: row["wrong"] for row in rows if row["wrong"]} == {}
-    return {row["case"].partition("::")[2].partition("-")[0]: row.get("right", 0) for row in rows}
+    right: Counter[str] = Counter()
+    for row in rows:
+        right[row["case"].partition("::")[2].partition("-")[0]] += row.get("right", 0)
+    return right
 
 
 def test_what_lies_between_recordings_is_what_they_say() -> None:
