@@ -49,6 +49,9 @@ bool worth_keeping(const mx::array& a) {
 // ---- constants that are computed once
 // How a constant is made: a primitive on other recipes, or an array that is there. Of equal recipes one exists at a time,
 // so what a recipe is made from is told by address. Arrays are held: no other takes their place in memory.
+struct Recipe;
+static void forget(const Recipe& recipe);
+
 struct Recipe {
   mx::array made;
   std::shared_ptr<mx::Primitive> primitive;
@@ -67,6 +70,7 @@ struct Recipe {
 
   // In a loop: a chain of recipes may be longer than the stack is deep.
   ~Recipe() {
+    forget(*this);
     static thread_local std::vector<std::shared_ptr<Recipe>>* dropped = nullptr;
     if (dropped) {
       std::move(inputs.begin(), inputs.end(), std::back_inserter(*dropped));
@@ -100,17 +104,23 @@ class Recipes {
  public:
   // The recipe that exists, or this one.
   std::shared_ptr<Recipe> interned(std::shared_ptr<Recipe> recipe) {
+    std::vector<std::shared_ptr<Recipe>> looked_at; // the last reference to one may be here, and it asks to be forgotten
     std::lock_guard lock(mutex_);
     for (auto [it, end] = known_.equal_range(recipe->hash); it != end; ++it) {
-      auto known = it->second.lock();
-      if (known && *known == *recipe) return known;
+      looked_at.push_back(it->second.second.lock());
+      if (looked_at.back() && *looked_at.back() == *recipe) return looked_at.back();
     }
-    if (known_.size() >= limit_) {
-      std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
-      limit_ = std::max<size_t>(256, 2 * known_.size());
-    }
-    known_.emplace(recipe->hash, recipe);
+    known_.emplace(recipe->hash, std::pair(recipe.get(), recipe));
     return recipe;
+  }
+
+  void forget(const Recipe& recipe) {
+    std::lock_guard lock(mutex_);
+    for (auto [it, end] = known_.equal_range(recipe.hash); it != end; ++it)
+      if (it->second.first == &recipe) {
+        known_.erase(it);
+        return;
+      }
   }
 
   std::shared_ptr<const Folded> folded(const Recipe& recipe) {
@@ -125,14 +135,19 @@ class Recipes {
 
  private:
   std::mutex mutex_;
-  std::unordered_multimap<size_t, std::weak_ptr<Recipe>> known_;
-  size_t limit_ = 256;
+  std::unordered_multimap<size_t, std::pair<const Recipe*, std::weak_ptr<Recipe>>> known_;
 };
 
 Recipes& recipes() {
   static auto* all = new Recipes; // never destroyed: tapes may be freed while the process ends
   return *all;
 }
+
+} // namespace
+
+static void forget(const Recipe& recipe) { recipes().forget(recipe); }
+
+namespace {
 
 using RecipesById = std::unordered_map<std::uintptr_t, std::shared_ptr<Recipe>>;
 
