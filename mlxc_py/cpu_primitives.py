@@ -81,8 +81,6 @@ __all__ = [
 # enum mlxc_py_binary
 _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _MAXIMUM, _MINIMUM = range(6)
 _FLOATS = (float32, float16, bfloat16)
-_BLOCK = 16
-"""Output channels that packed weights hold side by side."""
 
 
 def exp(x: Array, *, stream: StreamLike = None) -> Array:
