@@ -1,7 +1,7 @@
 """Tapes: a graph built once on placeholders and laid out anew over other inputs of the same shapes.
 
-What mx.compile without fusing does, but one tape serves every thread, and nothing of it depends on MLX's caches, a
-compiler or the garbage collector. Only the libmlxc that this package builds has it.
+What mx.compile does, but one tape serves every thread, arithmetic on the CPU is fused by loops that are there, and
+nothing depends on MLX's caches, a compiler or the garbage collector. Only the libmlxc that this package builds has it.
 """
 
 from __future__ import annotations
