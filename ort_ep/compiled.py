@@ -161,7 +161,7 @@ class CompiledEngine:
         self._warn = warn
         self._cuda_graphs = cuda_graphs
         self._stages: list[tuple[_Stage, Traces[_Trace], Lines[Outline, _Trace]]] = [
-            (stage, Traces(limit, patient=patient), Lines()) for stage in _stages(plan)
+            (stage, Traces(limit, patient=patient), Lines(report.line_ended)) for stage in _stages(plan)
         ]
         self._direct_inputs = _direct_inputs(plan, [stage for stage, _, _ in self._stages])
         self._bodies = Bodies(lambda body: CompiledEngine(body, recorder, limit, report, warn, patient=True))

@@ -54,6 +54,13 @@ def _sign(arguments: Sequence[Any]) -> Sequence[Any]:
     return [np.sign(value) for value in arguments if isinstance(value, np.ndarray) and value.dtype.kind in "iuf"]
 
 
+def _slice(arguments: Sequence[Any]) -> Sequence[Any]:
+    """Bounds may grow in data on the device, on one side of 0; on the host nobody looks at what lies between them."""
+    if isinstance(arguments[0], np.ndarray):
+        return arguments[1:]
+    return [*(value < 0 for value in arguments[1:3] if isinstance(value, np.ndarray)), *arguments[3:]]
+
+
 # Sums; bounds and quotients, which do not leave a line and come back to it; choices between them; what moves numbers.
 EVEN: Final[Mapping[tuple[str, str], Fixed]] = {
     **{
@@ -70,7 +77,7 @@ EVEN: Final[Mapping[tuple[str, str], Fixed]] = {
     **{("", name): _but(1, 2) for name in ("Where", "Pad")},
     ("", "Tile"): _but(0, 1),
     ("", "Split"): _but(0, 1),
-    ("", "Slice"): _from(3),
+    ("", "Slice"): _slice,
     ("", "Range"): _from(2),
     ("", "Equal"): _sides,
     ("", "Cast"): _sign,

@@ -172,7 +172,10 @@ class Keys:
                 return None
             axis = next(axis for axis, slope in enumerate(numbers.slope) if slope)
             steps = (int(np.frombuffer(values[place], kind)[axis]) - numbers.start[axis]) // numbers.slope[axis]
-        return steps if self.at(steps) == key else None
+        try:
+            return steps if self.at(steps) == key else None
+        except OverflowError:  # beyond the type of a number on the host
+            return None
 
 
 # ------------------------------------------------------------ lines
@@ -246,7 +249,9 @@ class Lines(Generic[T, Trace]):
     `make` in what follows makes the trace of what was derived; the latest ones are kept, for keys that do come again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[str], object]) -> None:
+        """`ended` is told why a line does not hold."""
+        self._ended = ended
         self._lines: list[Line[T]] = []  # the latest first
         self._latest: OrderedDict[Key, Trace] = OrderedDict()
         self._recent: OrderedDict[Hashable, deque[Point]] = OrderedDict()
@@ -264,7 +269,10 @@ class Lines(Generic[T, Trace]):
         for line in self._lines:
             steps = line.keys.steps_to(key)
             if steps is not None and line.low <= steps <= line.high:
-                trace = make(line.derived(steps))
+                try:
+                    trace = make(line.derived(steps))
+                except mx.MLXError:  # what is checked at both ends need not hold in between: it is traced instead
+                    continue
                 with self._lock:
                     self._latest[key] = trace
                     if len(self._latest) > MOST_DERIVED:
@@ -293,7 +301,8 @@ class Lines(Generic[T, Trace]):
             return False
         try:
             line = _recorded(key, point, direction, record, lock)
-        except Exception:  # UnevenError, MLXError, or a handler's, for a shape that no run had
+        except Exception as error:  # UnevenError, MLXError, or a handler's, for a shape that no run had
+            self._ended(str(error) or type(error).__name__)
             wait = 4 * refused.wait if refused else 1
             with self._lock:
                 self._refused[identity] = _Refused(wait, wait)
@@ -313,7 +322,8 @@ class Lines(Generic[T, Trace]):
         if target is not None and self._recording.acquire(blocking=False):
             try:
                 line.check(target, record(line.keys.at(target)))
-            except Exception:  # as above
+            except Exception as error:  # as above
+                self._ended(str(error) or type(error).__name__)
                 if target > steps or target > line.high:
                     line.ceiling = target
                 else:

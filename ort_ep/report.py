@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from ctypes import addressof, c_int64
 from dataclasses import dataclass, field
@@ -52,12 +52,13 @@ class ClusterReport:
 @dataclass(slots=True)
 class CompileReport:
     """How often plans were traced, traces given up for newer ones, traces derived from others, and why
-    something runs uncompiled."""
+    something runs uncompiled, or why series of shapes ended from which traces are derived (the latest reasons)."""
 
     traces: int = 0
     derivations: int = 0
     evictions: int = 0
     uncompiled: list[str] = field(default_factory=list)
+    line_ends: deque[str] = field(default_factory=lambda: deque(maxlen=16))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def traced(self) -> None:
@@ -71,6 +72,10 @@ class CompileReport:
     def evicted(self, traces: int) -> None:
         with self._lock:
             self.evictions += traces
+
+    def line_ended(self, reason: str) -> None:
+        with self._lock:
+            self.line_ends.append(reason)
 
     def fell_back(self, message: str) -> bool:
         """Record why something runs uncompiled; whether the reason is new."""

@@ -92,7 +92,7 @@ class CpuMatmul : public CpuWindowed {
     Products products{mx::Shape(a.shape().begin(), a.shape().end() - 2), a.strides(), b.strides(), a.shape(-2), a.shape(-1),
                       b.shape(-1)};
     // a row of the first is read as it lies, element by element
-    const bool in_rows = a.shape(-1) < 2 || a.strides(-1) == 1;
+    const bool in_rows = a.strides(-1) == 1;
     if (!in_rows)
       for (int64_t axis = a.ndim() - 1, step = 1; axis >= 0; step *= a.shape(axis--)) products.a[axis] = step;
     encoder.dispatch([products = std::move(products), left = in_rows ? a.data<float>() : dense(a, encoder),
@@ -117,6 +117,8 @@ std::shared_ptr<mx::Primitive> own_matmul(
   const bool narrow = std::strncmp(kernels::chosen().name, "avx512", 6) != 0;
   if (matmul.device() != mx::Device::cpu || dtype != mx::float32 || narrow) return nullptr;
   if (a.size() < 2 || a.size() != b.size() || a.end()[-2] < 16 || b.back() < 8 || a.back() < 4) return nullptr;
+  // for few rows, packing a matrix that is larger than the cache takes longer than the product
+  if (int64_t(a.back()) * b.back() > 1 << 20 && a.end()[-2] < 64) return nullptr;
   // whoever gives BLAS several threads gains by them from about here on
   if (int64_t(a.end()[-2]) * a.back() * b.back() > 1 << 28) return nullptr;
   return std::make_shared<CpuMatmul>(matmul.stream(), std::vector<Operation>{});

@@ -180,7 +180,7 @@ bool alike(const std::vector<Source>& a, const std::vector<Source>& b) {
 }
 
 bool alike(const mx::Primitive& a, const mx::Primitive& b) {
-  return typeid(a) == typeid(b) && const_cast<mx::Primitive&>(a).stream() == const_cast<mx::Primitive&>(b).stream();
+  return typeid(a) == typeid(b) && const_cast<mx::Primitive&>(a).device() == const_cast<mx::Primitive&>(b).device();
 }
 
 // Whether two graphs are of the same operations, sizes apart.

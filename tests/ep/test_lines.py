@@ -19,6 +19,7 @@ import pytest
 import mlxc_py as mx
 import ort_ep
 from mlxc_py import tape
+from ort_ep import streams
 from ort_ep.even import Watched, fixed
 from ort_ep.lines import Growing, Keys, point_of
 
@@ -152,6 +153,7 @@ ASKS = {
     "an odd length": "a = Mod (n, two) b = Cast <to = 1> (a)",
     "between": "c = Greater (n, low) d = Less (n, high) a = And (c, d) b = Cast <to = 1> (a)",
     "a table": "a = Gather (table, n) b = Cast <to = 1> (a)",
+    "a part of a table": "e = Add (n, one) a = Slice (table, n, e) b = Cast <to = 1> (a)",
     "a product": "c = Sub (n, low) d = Sub (n, high) e = Mul (c, d) a = Less (e, zero) b = Cast <to = 1> (a)",
     "zero": "c = Sub (n, m) a = Cast <to = 9> (c) b = Cast <to = 1> (a)",
     "rounded": "c = Div (n, seven) d = Mul (c, seven) b = Cast <to = 1> (d)",
@@ -178,6 +180,36 @@ def test_what_a_model_asks_of_a_length(question: str) -> None:
         pair.run({"x": np.full((length, 3), length, np.float32)})
     if question in ("the length", "from a length on", "at most"):
         assert pair.derived > 40
+
+
+def test_a_number_that_leaves_its_type() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 3] x, uint8[1] d, float[1] o) => (float[M, 3] y, float[K] z)
+        { y = Neg (x) c = Cast <to = 7> (d) z = Expand (o, c) }"""
+    )
+    pair = Pair(model.SerializeToString())
+    for length in (*range(100, 160), 300):
+        pair.run(
+            {
+                "x": np.ones((length, 3), np.float32),
+                "d": np.array([length % 256], np.uint8),
+                "o": np.ones(1, np.float32),
+            }
+        )
+    assert pair.derived > 40
+
+
+def test_a_line_serves_and_is_checked_on_every_stream() -> None:
+    pair, pool = Pair(decoders.decoder("plain", TINY)), streams.pool("cpu")
+    for past in range(2, 300):
+        others = [pool.take() for _ in range(past % streams.MAX_CPU_STREAMS)]  # other runs at the same time
+        try:
+            pair.mlx.run(None, feeds_of(pair.mlx, 1, 1, past))
+        finally:
+            for other in others:
+                pool.give(other)
+    assert ort_ep.claim_report(pair.mlx).compile.traces < 12
 
 
 def test_with_mlxs_compile_shapes_that_return_are_compiled() -> None:

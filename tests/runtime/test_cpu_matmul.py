@@ -92,3 +92,9 @@ def test_infinities_and_nan() -> None:
 def test_few_rows_are_for_blas(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (normal(*shape) for shape in shapes)
     np.testing.assert_allclose(recorded(mx.matmul, a, b, own=0), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_few_rows_of_a_large_matrix_are_for_blas() -> None:
+    """Packing it would take longer than the product."""
+    a, b = normal(16, 1025), normal(1025, 1024)
+    np.testing.assert_allclose(recorded(mx.matmul, a, b, own=0), a @ b, rtol=1e-3, atol=1e-3)
