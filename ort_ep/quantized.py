@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import mlxc_py as mx
 from mlxc_py import Array, cpu_primitives
 from ort_ep.capability import Translation
-from ort_ep.graph import Graph, Value
+from ort_ep.graph import Flags, Graph, Value
 from ort_ep.ops.norm import per_channel
 from ort_ep.ops.quant import QLINEAR_KERNEL, IntegerKernel, conv_integer
 from ort_ep.registry import BYTES, MICROSOFT, REGISTRY, Handler, Registry
@@ -66,6 +66,8 @@ def _of_bytes(call: Translation, makers: Mapping[int, Translation]) -> Translati
         return None
     x, w = (_levels(value, makers) for value in call.node.inputs[:2])
     if x is None or w is None or x.scale.shape not in ((), (1,)) or w.levels.constant is None or not w.levels.shape:
+        return None
+    if w.levels.flags & Flags.OUTER:  # another graph's, so packed in each run
         return None
     shape, convolves = w.levels.shape, _is(call, "Conv")
     depthwise = convolves and shape[1] == 1 and call.node.attributes.get("group", 1) > 1

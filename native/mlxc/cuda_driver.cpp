@@ -40,7 +40,8 @@ Driver::Driver() {
       find("cuDevicePrimaryCtxRetain", retain_context) && find("cuCtxPushCurrent_v2", push_context) &&
       find("cuCtxPopCurrent_v2", pop_context) && find("cuStreamCreate", create_stream) &&
       find("cuStreamSynchronize", synchronize) && find("cuEventCreate", create_event) &&
-      find("cuEventRecord", record) && find("cuEventSynchronize", await_event) && find("cuMemAllocAsync", allocate) && find("cuMemFreeAsync", release) &&
+      find("cuEventRecord", record) && find("cuEventSynchronize", await_event) && find("cuMemAllocAsync", allocate) &&
+      find("cuMemFreeAsync", release) &&
       find("cuMemFree_v2", release_managed) && find("cuMemAllocHost_v2", allocate_locked) &&
       find("cuMemcpyHtoDAsync_v2", to_device) && find("cuMemcpyDtoHAsync_v2", to_host) &&
       initialize(0) == 0;
@@ -83,6 +84,17 @@ mx::array Device::make(mx::Shape shape, mx::Dtype dtype) {
     give_back(static_cast<CudaBuffer*>(dropped.ptr()));
   });
   return mx::array(std::move(owner), std::move(shape), dtype);
+}
+
+std::shared_ptr<void> Device::launchable(void* graph) {
+  void* made = nullptr;
+  driver().check(driver().instantiate(&made, graph, 0), "no graph");
+  return {made, [this](void* dropped) {
+            if (driver().push_context(context_) != 0) return;
+            driver().destroy_launchable(dropped);
+            void* context = nullptr;
+            driver().pop_context(&context);
+          }};
 }
 
 CudaBuffer* Device::take(size_t bytes) {
@@ -140,11 +152,13 @@ void Device::read(void* to, const void* from, size_t bytes) {
 
 // Whether `part` has copied pieces, in all lanes at once; not for a small copy, or while another one has the lanes.
 bool Device::in_lanes(size_t bytes, const std::function<int(const Lane&, size_t first, size_t count)>& part) {
+  if (bytes < kLarge) return false;
   std::unique_lock lock(lanes_mutex_, std::try_to_lock);
-  if (bytes < kLarge || !lock) return false;
+  if (!lock || no_lanes_) return false;
   while (lanes_.size() < std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kLanes)) {
     Lane lane;
-    if (lane.make() != 0) return false;
+    no_lanes_ = lane.make() != 0; // for good: what was made of it stays, once
+    if (no_lanes_) return false;
     lanes_.push_back(lane);
   }
   std::vector<int> status(lanes_.size());

@@ -98,6 +98,9 @@ class Device {
 
   void* stream() const { return stream_; }
 
+  // For the last reference to what can be launched, on whichever thread.
+  std::shared_ptr<void> launchable(void* graph);
+
   // An evaluated array whose elements are whatever the memory held.
   mx::array make(mx::Shape shape, mx::Dtype dtype);
 
@@ -114,6 +117,7 @@ class Device {
   void* context_ = nullptr;
   void* stream_ = nullptr;
   std::vector<Lane> lanes_;
+  bool no_lanes_ = false;
   std::mutex lanes_mutex_;
   Crew crew_;
   std::mutex mutex_;

@@ -11,6 +11,7 @@
 
 #include "cuda_driver.hpp"
 #include "extras.h"
+#include "tape.hpp"
 
 namespace mlxc::cuda {
 
@@ -45,7 +46,8 @@ struct Internals {
   Internals() {
     if (!driver().graphs || std::strcmp(mx::version(), kKnownRelease) != 0) return;
     Dl_info mlx; // it may be loaded for its users only, so its symbols are asked of it
-    void* library = dladdr(reinterpret_cast<const void*>(&mx::version), &mlx) ? dlopen(mlx.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
+    const bool known = dladdr(reinterpret_cast<const void*>(&mx::version), &mlx) != 0;
+    void* library = known ? dlopen(mlx.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
     auto find = [&](const char* name, auto& function) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library ? dlsym(library, name) : nullptr);
       return function != nullptr;
@@ -62,7 +64,7 @@ const Internals& internals() {
 }
 
 // What has to be computed for `outputs`, inputs before users.
-Arrays laid_out(const Arrays& outputs, mx::Stream stream) {
+Arrays to_compute(const Arrays& outputs, mx::Stream stream) {
   Arrays order;
   std::unordered_set<std::uintptr_t> seen;
   std::vector<std::pair<mx::array, size_t>> open;
@@ -102,7 +104,7 @@ class CudaGraph {
     await(stream);
     Device::Current here(device_);
     Recording recording(stream);
-    for (const auto& a : laid_out(outputs, stream)) {
+    for (const auto& a : to_compute(outputs, stream)) {
       for (const auto& input : a.inputs()) hold(input);
       auto made = a.outputs();
       a.primitive().eval_gpu(a.inputs(), made);
@@ -115,14 +117,12 @@ class CudaGraph {
     }
     for (const auto& a : outputs)
       if (!a.flags().row_contiguous) bad_argument("an output is not row-contiguous");
-    recording.finish(launchable_, temporaries_);
+    recording.finish();
+    launchable_ = device_.launchable(recording.graph());
+    temporaries_ = recording.temporaries();
     for (const auto& data : temporaries_) bytes_ += hold(*data);
     for (auto& a : order_) a.detach();
     order_.clear();
-  }
-
-  ~CudaGraph() {
-    if (launchable_) driver().destroy_launchable(launchable_);
   }
 
   CudaGraph(const CudaGraph&) = delete;
@@ -138,7 +138,7 @@ class CudaGraph {
     Arrays results;
     const auto began = std::chrono::steady_clock::now();
     const auto& calls = driver();
-    calls.check(calls.launch(launchable_, device_.stream()), "launch");
+    calls.check(calls.launch(launchable_.get(), device_.stream()), "launch");
     for (const auto& output : outputs_) {
       results.push_back(device_.make(output.shape(), output.dtype()));
       if (!output.nbytes()) continue;
@@ -174,15 +174,14 @@ class CudaGraph {
     }
     Recording(const Recording&) = delete;
 
-    void finish(void*& launchable, std::vector<std::shared_ptr<mx::array::Data>>& temporaries) {
-      const auto& calls = driver();
+    void finish() {
       const auto &from = encoder_.from_nodes, &to = encoder_.to_nodes;
-      if (!from.empty())
-        calls.check(
-            calls.add_dependencies(encoder_.graph, from.data(), to.data(), nullptr, from.size()), "dependencies");
-      calls.check(calls.instantiate(&launchable, encoder_.graph, 0), "no graph");
-      temporaries = std::move(encoder_.temporaries);
+      if (from.empty()) return;
+      driver().check(
+          driver().add_dependencies(encoder_.graph, from.data(), to.data(), nullptr, from.size()), "dependencies");
     }
+    void* graph() const { return encoder_.graph; }
+    std::vector<std::shared_ptr<mx::array::Data>> temporaries() { return std::move(encoder_.temporaries); }
 
    private:
     Encoder& encoder_;
@@ -209,21 +208,13 @@ class CudaGraph {
   std::unordered_set<const CudaBuffer*> held_;
   std::vector<std::pair<const CudaBuffer*, void*>> addresses_;
   size_t bytes_ = 0;
-  void* launchable_ = nullptr;
+  std::shared_ptr<void> launchable_;
   std::mutex mutex_;
 };
 
 CudaGraph& graph_of(mlxc_py_cuda_graph graph) {
   if (!graph.ctx) empty_handle("mlxc_py_cuda_graph");
   return *static_cast<CudaGraph*>(graph.ctx);
-}
-
-Arrays arrays_of(const mlx_array* handles, size_t n) {
-  if (!handles && n) bad_argument("NULL arrays");
-  Arrays arrays;
-  arrays.reserve(n);
-  for (size_t i = 0; i < n; ++i) arrays.push_back(c_ref(handles[i]));
-  return arrays;
 }
 
 void run(mlx_array* res, size_t n_res, int64_t* spent, CudaGraph& graph, const void* const* data, size_t n) {
@@ -250,7 +241,7 @@ int mlxc_py_cuda_graph_new(
     const mlx_array* outputs,
     size_t n_outputs,
     size_t most_bytes)
-    MLXC_TRY(res->ctx = new cuda::CudaGraph(cuda::arrays_of(inputs, n_inputs), cuda::arrays_of(outputs, n_outputs), most_bytes);)
+    MLXC_TRY(res->ctx = new cuda::CudaGraph(c_arrays(inputs, n_inputs), c_arrays(outputs, n_outputs), most_bytes);)
 
 int mlxc_py_cuda_graph_run(
     mlx_array* res, size_t n_res, int64_t* spent, mlxc_py_cuda_graph graph, const void* const* data, size_t n_inputs)

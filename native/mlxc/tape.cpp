@@ -202,10 +202,9 @@ namespace {
 constexpr size_t small_bytes = 64;
 
 std::string content(const mx::array& a) {
-  std::string told(a.data<char>(), a.nbytes());
-  told += ' ' + std::to_string(int(a.dtype().val()));
+  std::string told = std::to_string(int(a.dtype().val()));
   for (int length : a.shape()) told += ' ' + std::to_string(length);
-  return told;
+  return told.append(1, ':').append(a.data<char>(), a.nbytes());
 }
 
 bool same(const TapeNode& a, const TapeNode& b) {

@@ -1,5 +1,6 @@
 // A recorded MLX graph: built once on placeholders, then laid out anew over other inputs of the same shapes, from any
-// thread. Unlike mlx::core::compile it fuses nothing, keeps no state per thread and needs no compiler.
+// thread. Unlike mlx::core::compile it keeps no state per thread and needs no compiler: what it fuses on the CPU are loops
+// of our own.
 #pragma once
 
 #include <unordered_set>

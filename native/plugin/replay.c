@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { UNREAD = -1, ABSENT = 0, MOST_PORTS = 64 };
+enum { UNREAD = -1, ABSENT = 0, MOST_PORTS = 512 };
 
 typedef int (*fill_function)(void *const *results, size_t count, int64_t *spent, void *tape, const void *const *data,
                              size_t inputs);
