@@ -54,6 +54,16 @@ def _sign(arguments: Sequence[Any]) -> Sequence[Any]:
     return [np.sign(value) for value in arguments if isinstance(value, np.ndarray) and value.dtype.kind in "iuf"]
 
 
+def _exact(fixed: Fixed) -> Fixed:
+    """For what rounds floats: those that are whole at both ends need not be so in between."""
+
+    def of(arguments: Sequence[Any]) -> Sequence[Any]:
+        floats = any(isinstance(value, np.ndarray) and value.dtype.kind == "f" for value in arguments)
+        return arguments if floats else fixed(arguments)
+
+    return of
+
+
 def _slice(arguments: Sequence[Any]) -> Sequence[Any]:
     """Bounds may grow in data on the device, on one side of 0; on the host nobody looks at what lies between them."""
     if isinstance(arguments[0], np.ndarray):
@@ -66,15 +76,14 @@ EVEN: Final[Mapping[tuple[str, str], Fixed]] = {
     **{
         ("", name): _nothing
         for name in (
-            *("Add", "Sub", "Sum", "Neg", "Mul", "Max", "Min", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+            *("Add", "Sub", "Sum", "Neg", "Max", "Min", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
             *("Shape", "Size", "Identity", "Transpose", "Flatten", "Concat", "ConstantOfShape", "Expand", "Reshape"),
         )
     },
-    **{
-        ("", name): _from(1)
-        for name in ("Div", "Gather", "Squeeze", "Unsqueeze", "ReduceMax", "ReduceMin", "ReduceSum")
-    },
+    **{("", name): _from(1) for name in ("Gather", "Squeeze", "Unsqueeze", "ReduceMax", "ReduceMin", "ReduceSum")},
     **{("", name): _but(1, 2) for name in ("Where", "Pad")},
+    ("", "Mul"): _exact(_nothing),
+    ("", "Div"): _exact(_from(1)),
     ("", "Tile"): _but(0, 1),
     ("", "Split"): _but(0, 1),
     ("", "Slice"): _slice,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import sys
 import threading
 import tracemalloc
@@ -62,11 +63,11 @@ class Pair:
 
 
 def feeds_of(session: Any, batch: int, step: int, past: int) -> dict[str, Host]:
-    random = np.random.default_rng(past)
-    feeds = {"ids": random.integers(0, TINY.words, (batch, step)), "mask": np.ones((batch, past + step), np.int64)}
+    draw = np.random.default_rng(past)
+    feeds = {"ids": draw.integers(0, TINY.words, (batch, step)), "mask": np.ones((batch, past + step), np.int64)}
     for given in session.get_inputs():
         if given.name.startswith(("key", "value")):
-            feeds[given.name] = random.normal(size=(batch, given.shape[1], past, TINY.depth)).astype(np.float32)
+            feeds[given.name] = draw.normal(size=(batch, given.shape[1], past, TINY.depth)).astype(np.float32)
     return {given.name: feeds[given.name] for given in session.get_inputs()}
 
 
@@ -180,6 +181,41 @@ def test_what_a_model_asks_of_a_length(question: str) -> None:
         pair.run({"x": np.full((length, 3), length, np.float32)})
     if question in ("the length", "from a length on", "at most"):
         assert pair.derived > 40
+
+
+@pytest.mark.parametrize(("op", "factor"), [("Mul", 7 / 3), ("Div", 0.3), ("Div", 7 / 13)])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_product_that_is_rounded(op: str, factor: float, shuffled: bool) -> None:
+    """Of float lengths, whole for some of them only."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[N, M] x) => (float[K] y)
+        <float[1] factor = {{{np.float32(factor)}}}>
+        {{ n = Shape <start = 0, end = 1> (x) f = Cast <to = 1> (n) p = {op} (f, factor) k = Cast <to = 7> (p)
+          z = ConstantOfShape (k) s = ReduceSum <keepdims = 0> (x) y = Add (z, s) }}"""
+    )
+    pair = Pair(model.SerializeToString())
+    lengths = list(range(2, 140))
+    if shuffled:
+        random.Random(1).shuffle(lengths)
+    for length in lengths:
+        pair.run({"x": np.zeros(((7 if factor < 1 else 3) * length, length), np.float32)})
+
+
+@pytest.mark.parametrize("window", ["e_5, e", "e, r", "e_5, r"])
+@pytest.mark.parametrize("lengths", [range(110, 1, -1), range(2, 110), [100, 101, 102, 103, 30, 40, 64, 5, 4, 3]])
+def test_a_window_of_what_is_on_the_device(window: str, lengths: Sequence[int]) -> None:
+    """Bounds below 0 count from the end."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[64, 3] x, int64[1] e) => (float[M, 3] y)
+        <int64[1] five = {{5}}, int64[1] fifty = {{50}}, int64[1] zero = {{0}}>
+        {{ e_5 = Sub (e, five) r = Sub (fifty, e) c = Slice (x, {window}, zero) y = Neg (c) }}"""
+    )
+    pair = Pair(model.SerializeToString())
+    x = np.arange(192, dtype=np.float32).reshape(64, 3)
+    for length in lengths:
+        pair.run({"x": x, "e": np.array([length])})
 
 
 def test_a_number_that_leaves_its_type() -> None:
