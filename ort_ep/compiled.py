@@ -474,7 +474,9 @@ def _direct_inputs(plan: Plan, stages: Sequence[_Stage]) -> DirectInputs | None:
     """For a plan that is one trace of arrays; None for others."""
     if len(stages) != 1 or not stages[0].traced or stages[0].segment.sync:
         return None
+    positions = {port.slot: position for position, port in enumerate(plan.inputs)}
     reads = stages[0].reads
+    reads.sort(key=lambda read: positions[read.slot])  # replay.c gives them to the tape in the order of the inputs
     on_host = {plan.inputs[position].slot for position in plan.host_inputs}
     whole = all(read.host or read.slot not in on_host for read in reads)
     return DirectInputs(plan, reads) if whole and all(map(passes, (*plan.inputs, *plan.outputs))) else None

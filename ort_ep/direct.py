@@ -95,7 +95,7 @@ class DirectInputs:
     __slots__ = ("_arguments",)
 
     def __init__(self, plan: Plan, reads: Sequence[Read]) -> None:
-        """`reads`: in the order of the key, from the plan's inputs."""
+        """`reads`: what the plan's inputs are used for, in their order."""
         ports = {port.slot: (position, port.elem_type) for position, port in enumerate(plan.inputs)}
         self._arguments = []
         for read in reads:

@@ -372,6 +372,21 @@ def test_what_is_read_on_the_host_chooses_the_trace(pair: Pair, engine: str) -> 
     assert directly(ours, floats(4), np.ones(4096, np.int64)) is None  # too long for a key
 
 
+@pytest.mark.parametrize("body", ["c = Exp(b) y = Sub(c, a)", "y = Sub(b, a)", "c = Add(b, n) y = Sub(c, a)"])
+def test_a_tape_gets_inputs_in_the_order_of_the_plans(pair: Pair, engine: str, body: str) -> None:
+    """What runs without Python knows no other."""
+    if engine == "compile":
+        pytest.skip("only tapes run directly")
+    ours, _ = pair(f"g (float[2] a, float[2] b, float[2] n) => (float[2] y) {{ {body} }}")
+    ours(floats(2), floats(2), floats(2))
+    reader = ours.engine._direct_inputs  # type: ignore[union-attr]
+    assert reader is not None
+    _, addresses = reader.read(
+        [(place, dtypes.BY_NUMPY[np.dtype(np.float32)].code, (2,)) for place in range(len(ours.plan.inputs))], 0
+    ) or ((), [])
+    assert addresses and addresses == sorted(addresses)
+
+
 def test_bit_patterns_never_pass_directly() -> None:
     passing = {row.name for row in dtypes.ELEM_TYPES.values() if direct.passes(plan.Port(0, "x", row.code))}
     assert passing >= {"float32", "bool", "bfloat16", "complex64"}
