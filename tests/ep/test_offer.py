@@ -20,6 +20,7 @@ from ort_ep.provider import Provider
 from ort_ep.registry import Registry
 
 Document = Callable[..., Any]
+ORT = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 WEIGHTED = f"{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}> {{ a = Add(x, w) y = Relu(a) }}"
 NESTED = f"""{HEAD} g (bool c, float[2] x) => (float[2] y) <float[2] w = {{1, 2}}> {{
@@ -60,6 +61,7 @@ def test_sessions_decide_on_each_node_once(decided: list[str]) -> None:
     np.testing.assert_array_equal(session.run(None, {"x": np.array([-4, 1], np.float32)})[0], [3, 3])
 
 
+@pytest.mark.skipif(ORT < (1, 27), reason="before 1.27 ONNX Runtime does not hand over what bodies capture")
 def test_bodies_are_parts_too_and_their_parent_is_decided_on_once_for_them(decided: list[str]) -> None:
     session = ort_ep.InferenceSession(model(NESTED).SerializeToString(), strict=True, on_compute_error="raise")
     assert decided == ["If", "If"]  # for its two bodies, and where it is
