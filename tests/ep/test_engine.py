@@ -497,7 +497,9 @@ def test_sessions_end_cleanly(engine: str, case: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, engine, case], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    # a daemon's run may fall into the end of the interpreter, which ONNX Runtime logs
+    assert not done.stderr or (case == "daemon" and "the Python interpreter is shutting down" in done.stderr)
 
 
 @pytest.fixture(autouse=True)
