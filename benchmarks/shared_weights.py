@@ -212,6 +212,7 @@ def measure(model: str, row: str) -> dict[str, Any]:
         "closed": closed,
         "after": after,
         "private": (closed_private, after_private),
+        "process": (before + closed, before + after),
     }
 
 
@@ -238,12 +239,14 @@ def rows_of(model: str, row: str, found: dict[str, Any], weights: int) -> Iterat
 def note(model: str, row: str, found: dict[str, Any], weights: int) -> str:
     left = found["after"] - found["closed"]
     warm, last = found["private"]
+    whole_warm, whole_last = found["process"]
     return (
         f"{model}, {row}: {weights / MIB:.0f} MiB of weights, fixed {found['fixed'] / MIB:.0f} MiB; "
         f"peak while loading {found['peak'] / weights:.2f}x weights; closed after a warm-up "
         f"{found['closed'] / MIB:.1f} MiB, after the last of {max(COUNTS)} {found['after'] / MIB:.1f} MiB "
         f"({found['after'] / found['closed']:.3f}x, {left / weights:+.1%} of the weights), of the process without "
-        f"libraries {warm / MIB:.1f} and {last / MIB:.1f} MiB ({last / warm:.3f}x)"
+        f"libraries {warm / MIB:.1f} and {last / MIB:.1f} MiB ({last / warm:.3f}x), "
+        f"of the whole process {whole_warm / MIB:.1f} and {whole_last / MIB:.1f} MiB ({whole_last / whole_warm:.3f}x)"
     )
 
 
