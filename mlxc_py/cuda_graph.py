@@ -98,11 +98,7 @@ def _calls() -> _Calls | None:
     if not found.has("mlxc_py_has_cuda_graphs"):
         return None
 
-    def function(name: str, result: Any, *arguments: Any) -> Any:
-        call = found.function(name)
-        call.restype, call.argtypes = result, arguments
-        return call
-
+    function = found.typed
     if not function("mlxc_py_has_cuda_graphs", c_bool)():
         return None
     return _Calls(

@@ -60,15 +60,12 @@ def _calls() -> _Calls | None:
     found = library()
     if not found.has("mlxc_py_has_device_memory"):
         return None
-    has = found.function("mlxc_py_has_device_memory")
-    has.restype, has.argtypes = c_bool, ()
-    if not has():
+    if not found.typed("mlxc_py_has_device_memory", c_bool)():
         return None
-    new = found.function("mlxc_py_array_new_on_device")
-    new.restype, new.argtypes = c_void_p, (c_void_p, c_void_p, c_int, c_int, c_int)
-    copy = found.function("mlxc_py_array_copy_to")
-    copy.restype, copy.argtypes = c_int, (c_void_p, c_void_p)
-    return _Calls(new, copy)
+    return _Calls(
+        found.typed("mlxc_py_array_new_on_device", c_void_p, c_void_p, c_void_p, c_int, c_int, c_int),
+        found.typed("mlxc_py_array_copy_to", c_int, c_void_p, c_void_p),
+    )
 
 
 def _needed() -> _Calls:

@@ -167,11 +167,7 @@ def _calls() -> _Calls:
     if not supported():
         raise UnsupportedError(f"{found.path} records no tapes: only the libmlxc that mlxc-py builds does")
 
-    def function(name: str, result: Any, *arguments: Any) -> Any:
-        call = found.function(name)
-        call.restype, call.argtypes = result, arguments
-        return call
-
+    function = found.typed
     return _Calls(
         function("mlxc_py_array_new_placeholder", c_void_p, c_void_p, c_int, c_int),
         function("mlxc_py_tape_new", c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t),

@@ -80,15 +80,10 @@ class _Calls(NamedTuple):
 
 @cache
 def _calls() -> _Calls:
-    def function(name: str, *arguments: Any) -> Any:
-        call = library().function(name)
-        call.restype, call.argtypes = c_int, arguments
-        return call
-
-    pointer, size = c_void_p, c_size_t
+    function, pointer, size = library().typed, c_void_p, c_size_t
     return _Calls(
-        function("mlxc_py_tape_line_new", pointer, pointer, pointer, size, pointer, pointer, size),
-        function("mlxc_py_tape_line_check", pointer, c_int64, pointer, size, pointer, size),
-        function("mlxc_py_tape_line_at", pointer, pointer, c_int64),
-        function("mlxc_py_tape_line_free", pointer),
+        function("mlxc_py_tape_line_new", c_int, pointer, pointer, pointer, size, pointer, pointer, size),
+        function("mlxc_py_tape_line_check", c_int, pointer, c_int64, pointer, size, pointer, size),
+        function("mlxc_py_tape_line_at", c_int, pointer, pointer, c_int64),
+        function("mlxc_py_tape_line_free", c_int, pointer),
     )

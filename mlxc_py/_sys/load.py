@@ -77,6 +77,12 @@ class Library:
         """A new ctypes function object for an exported name, its types still unset."""
         return self.handle[name]
 
+    def typed(self, name: str, result: Any, *arguments: Any) -> Any:
+        """The same with its types set."""
+        call = self.function(name)
+        call.restype, call.argtypes = result, arguments
+        return call
+
     def __repr__(self) -> str:
         return f"<libmlxc {self.path}: mlx-c {self.generation}, MLX {self.mlx_version}>"
 
