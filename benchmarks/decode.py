@@ -57,7 +57,7 @@ class Writer:
 
 def measure(kind: str, size: str, engines: Sequence[str], steps: int, texts: int) -> list[dict[str, Any]]:
     data = decoders.decoder(kind, SIZES[size])
-    sessions = {engine: timing.on_mlx(data, engine=engine) for engine in engines}
+    sessions = {engine: timing.on_mlx(data, engine=engine, tf32="off") for engine in engines}
     sessions |= {"cpu1": timing.on_cpu(data, 1), "cpu": timing.on_cpu(data)}
     prompt = np.random.default_rng(1).integers(0, SIZES[size].words, 10).tolist()
     writers = {name: Writer(session, prompt) for name, session in sessions.items()}
