@@ -7,6 +7,7 @@ double free (tests/runtime/test_errors.py), the error handler's printf formats (
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,7 @@ def soft(x: Tensor) -> Tensor:
     return grown / grown.sum(-1, keepdims=True)
 
 
+BEYOND = "M 67: memory that there is not"
 FACTS: dict[str, list[Case]] = {
     "M 49: log and log10 of one input are merged": [Case("Log", [np.exp(X)], X, rtol=1e-5)],
     "M 64, 68: negative dimensions": [
@@ -113,7 +115,7 @@ FACTS: dict[str, list[Case]] = {
         ),
         Case("Erf", [WIDE], claimed=False),
     ],
-    "M 67: memory that there is not": [
+    BEYOND: [
         Case("ConstantOfShape", [i64(2**20, 2**20)]),
         Case("Expand", [X[:1, :1], i64(2**20, 2**20)]),
         Case("Tile", [X, i64(2**20, 2**20)]),
@@ -378,6 +380,15 @@ def beside_percent_signs() -> str:
     return "" if close else "another product"
 
 
+def promised() -> bool:
+    """Whether the system hands out memory that it does not have, as under Kubernetes (vm.overcommit_memory is 1)."""
+    try:
+        mmap.mmap(-1, 2**42).close()
+    except OSError:
+        return False
+    return True
+
+
 def checks() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(fact, what is checked, the check) of everything here."""
     for fact, cases in FACTS.items():
@@ -397,6 +408,8 @@ def checks() -> Iterator[tuple[str, str, Callable[[], str]]]:
 def main() -> None:
     """Check everything in this process; a line before and a line after each check."""
     for fact, what, check in checks():
+        if fact == BEYOND and promised():
+            continue
         print(f"{fact}: {what}", flush=True)
         print(check().replace("\n", " ") or "fine", flush=True)
 
@@ -411,6 +424,8 @@ def told() -> tuple[dict[str, str], str]:
 
 @pytest.mark.parametrize("fact", dict.fromkeys(fact for fact, _, _ in checks()))
 def test_no_model_reaches(fact: str, told: tuple[dict[str, str], str]) -> None:
+    if fact == BEYOND and promised():
+        pytest.skip("numpy and ONNX Runtime are given memory here that the system kills a process for touching")
     answers, last = told
     names = [f"{fact}: {what}" for owner, what, _ in checks() if owner == fact]
     assert {name: answers.get(name, "not reached") for name in names} == dict.fromkeys(names, "fine"), last
