@@ -10,7 +10,18 @@ from typing import Any
 import mlxc_py as mx
 from mlxc_py import tf32
 from mlxc_py.guards import forked_after_use
-from ort_ep import compiled, folding, fusion, memory, partition, planner, quantized, shared_initializers, streams
+from ort_ep import (
+    compiled,
+    folding,
+    fusion,
+    kernel_cache,
+    memory,
+    partition,
+    planner,
+    quantized,
+    shared_initializers,
+    streams,
+)
 from ort_ep import graph as graphs
 from ort_ep import options as option_table
 from ort_ep.capability import Analyzer, Translation, Verdict
@@ -64,13 +75,15 @@ class Provider:
         try:
             self._options = option_table.parse(options)
             self._device = _device(self._options.device, option_table.source("device", options))
-            self._settle_tf32()
+            if self._device == "gpu":
+                kernel_cache.keep()
+                self._settle_tf32()
         except OptionError as error:
             self._error = _without_frames(error)
 
     def _settle_tf32(self) -> None:
         wanted = self._options.tf32
-        if self._device == "gpu" and wanted != "auto" and tf32.choose(wanted == "on") != (wanted == "on"):
+        if wanted != "auto" and tf32.choose(wanted == "on") != (wanted == "on"):
             self._warn(
                 f"tf32={wanted} comes too late: MLX decided otherwise at its first product in this process; set"
                 f" {tf32.VARIABLE}={int(wanted == 'on')} before the process starts"
@@ -171,6 +184,7 @@ class Provider:
             streams.pool(self._device),
             fall_back=self._options.on_compute_error == "cpu",
             failed=self._failed,
+            warn=self._warn if self._device == "gpu" else None,
             report=self.report.runs,
         )
         self._computes.append(compute)

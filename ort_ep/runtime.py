@@ -14,7 +14,7 @@ import numpy as np
 import mlxc_py as mx
 from mlxc_py import device_memory
 from mlxc_py.guards import forked_after_use
-from ort_ep import dtypes
+from ort_ep import dtypes, kernel_cache
 from ort_ep.direct import Input, Output
 from ort_ep.engine import Engine
 from ort_ep.graph import decode, view_bytes
@@ -46,14 +46,17 @@ class Compute:
         *,
         fall_back: bool,
         failed: Callable[[str, bool], None],
+        warn: Callable[[str], None] | None = None,
         report: RunReport | None = None,
     ) -> None:
-        """`fall_back`: answer failures with EP_FAIL. `failed` gets each message, and whether it is the first one."""
+        """`fall_back`: answer failures with EP_FAIL. `failed` gets each message, and whether it is the first; `warn`
+        what the first run is doing, where that takes long."""
         self._plan = plan
         self._engine = engine
         self._streams = streams
         self._fall_back = fall_back
         self._failed = failed
+        self._warn = warn
         self._report = report or RunReport()
         self._reported = False
         self._lock = threading.Lock()
@@ -75,11 +78,19 @@ class Compute:
         began, evaluating = time.perf_counter_ns(), spent.evaluating
         stream = self._streams.take()
         try:
-            delivered = self._engine.direct(inputs, stream) or self._through_arrays(inputs, stream)
+            if self._warn is None:
+                delivered = self._deliver(inputs, stream)
+            else:
+                with kernel_cache.announced(self._warn):
+                    delivered = self._deliver(inputs, stream)
+                self._warn = None
         finally:
             self._streams.give(stream)
         self._report.ran(time.perf_counter_ns() - began, spent.evaluating - evaluating)
         return delivered
+
+    def _deliver(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output]:
+        return self._engine.direct(inputs, stream) or self._through_arrays(inputs, stream)
 
     def _through_arrays(self, inputs: Sequence[Input], stream: PooledStream) -> list[Output]:
         ports = zip(self._plan.inputs, inputs, strict=True)

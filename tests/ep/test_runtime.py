@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper
 
 import mlxc_py as mx
 from mlxc_py._sys import support
-from ort_ep import dtypes, streams
+from ort_ep import dtypes, kernel_cache, streams
 from ort_ep.plan import Plan
 from ort_ep.registry import ANY, Registry
 from ort_ep.runtime import EP_FAIL, Compute, ComputeError
@@ -72,6 +73,27 @@ def test_wrong_inputs_are_errors_that_fall_back(toy: Registry, planned: Planned,
     with pytest.raises(ComputeError, match="2 inputs were given, g has 1"):
         made([None, None])
     assert [first for _, first in messages] == [True, False]
+
+
+def test_runs_are_watched_until_one_has_succeeded(
+    toy: Registry, planned: Planned, compute: MakeCompute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[object] = []
+
+    @contextmanager
+    def announced(warn: object) -> Iterator[None]:
+        watched.append(warn)
+        yield
+
+    monkeypatch.setattr(kernel_cache, "announced", announced)
+    source = onnx.parser.parse_model(f"{HEAD} g (float[N] x) => (float[N] y) {{ y = Relu(x) }}")
+    made = compute(planned(source, toy), warn=print)
+    x = np.ones(3, np.float32)
+    with pytest.raises(ComputeError, match="not float32"):
+        made([(x.ctypes.data, 7, x.shape)])
+    for _ in range(3):
+        made([(x.ctypes.data, 1, x.shape)])
+    assert watched == [print, print]
 
 
 def test_outputs_own_their_memory(toy: Registry, planned: Planned, compute: MakeCompute) -> None:
