@@ -15,8 +15,9 @@ from typing import Any
 
 from mlxc_py._sys import mlx as c
 from mlxc_py.arrays import Array, as_array, take_list, unpack
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
-from mlxc_py.vector import ArrayMap, IntVector, Owner, VectorArray
+from mlxc_py.vector import ArrayMap, IntVector, VectorArray
 
 Function = Callable[[list[Array]], Iterable[Array]]
 _Handle = POINTER(c_void_p)

@@ -16,10 +16,10 @@ from mlxc_py._sys import mlx as c
 from mlxc_py.arrays import Array
 from mlxc_py.closure import Closure, derived
 from mlxc_py.device import DeviceType, default_device
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
 from mlxc_py.streams import current_stream
 from mlxc_py.trees import flatten, unflatten
-from mlxc_py.vector import Owner
 
 
 class CompileMode(enum.IntEnum):

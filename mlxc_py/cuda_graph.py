@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array, wrap
-from mlxc_py.errors import ClosedError, UnsupportedError
+from mlxc_py.errors import UnsupportedError
 from mlxc_py.guards import check_fork
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
 
 __all__ = ["CudaGraph", "supported"]
@@ -27,7 +28,7 @@ def supported() -> bool:
     return _calls() is not None
 
 
-class CudaGraph:
+class CudaGraph(Owner):
     """What `outputs` are computed from, kept as one launch over memory of its own.
 
     `inputs`: evaluated arrays from `device_memory.copy_to_device`, which every run writes anew. `outputs` depend on
@@ -35,13 +36,13 @@ class CudaGraph:
     because what a first evaluation compiles is not kept. Nobody may schedule on that stream meanwhile. The outputs are
     spent, nothing notices that they are read afterwards. MLXError where the results in between, which stay in memory,
     would take more than `most_bytes`, where operations are on several streams, where MLX fails; UnsupportedError where
-    `supported()` is False.
+    `supported()` is False. Closing lets go of the graph and its memory; arrays that runs have returned stay.
     """
 
-    __slots__ = ("__weakref__", "_given", "_results", "handle", "nbytes")
+    __slots__ = ("_given", "_results", "nbytes")
+    free = "mlxc_py_cuda_graph_free"
 
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array], most_bytes: int) -> None:
-        self.handle = 0
         check_fork()
         calls = _needed()
         self._given = Struct(f"{len(inputs)}P")
@@ -51,7 +52,7 @@ class CudaGraph:
         wanted = Struct(f"{len(outputs)}P").pack(*[a.live for a in outputs]) or None
         if calls.new(addressof(made), given, len(inputs), wanted, len(outputs), most_bytes):
             raise local.here.failure("CudaGraph")
-        self.handle = made.value
+        super().__init__(made.value)
         if calls.nbytes(addressof(nbytes), self.handle):
             raise local.here.failure("CudaGraph")
         self.nbytes = nbytes.value
@@ -64,32 +65,19 @@ class CudaGraph:
         checks that. Runs of one graph take turns. MLXError where the launch fails, or where somebody has read an array
         of the graph on the host, which moves its memory.
         """
-        if not self.handle:
-            raise ClosedError("this graph is closed")
         if len(addresses) * 8 != self._given.size:
             raise ValueError(f"the graph has {self._given.size // 8} inputs, {len(addresses)} were given")
         results = self._results()
         n, at = len(results) - 1, addressof(results)
-        if _needed().run(at, n, at + 8 * n, self.handle, self._given.pack(*addresses) or None, len(addresses)):
+        if _needed().run(at, n, at + 8 * n, self.live, self._given.pack(*addresses) or None, len(addresses)):
             raise local.here.failure("CudaGraph.run")
         return [wrap(handle) for handle in results[:n]], results[n]
-
-    def close(self) -> None:
-        """Let go of the graph and its memory, now; arrays that runs have returned stay."""
-        handle, self.handle = self.handle, 0
-        if handle:
-            _needed().free(handle)
-
-    def __del__(self, _library: Any = library) -> None:
-        if getattr(self, "handle", 0) and _library is not None:
-            self.close()
 
 
 class _Calls(NamedTuple):
     new: Any
     run: Any
     nbytes: Any
-    free: Any
 
 
 @cache
@@ -105,7 +93,6 @@ def _calls() -> _Calls | None:
         function("mlxc_py_cuda_graph_new", c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t),
         function("mlxc_py_cuda_graph_run", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t),
         function("mlxc_py_cuda_graph_bytes", c_int, c_void_p, c_void_p),
-        function("mlxc_py_cuda_graph_free", c_int, c_void_p),
     )
 
 

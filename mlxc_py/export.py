@@ -14,8 +14,9 @@ from mlxc_py.arguments import text
 from mlxc_py.arrays import Array, as_array, take_list
 from mlxc_py.closure import Closure, KeywordClosure
 from mlxc_py.errors import UnsupportedError
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
-from mlxc_py.vector import ArrayMap, Owner, VectorArray
+from mlxc_py.vector import ArrayMap, VectorArray
 
 File = str | os.PathLike[str]
 

@@ -22,8 +22,9 @@ from mlxc_py.dtype import dtype_of
 from mlxc_py.evaluate import eval as evaluate
 from mlxc_py.guards import check_fork
 from mlxc_py.interop import host_view
+from mlxc_py.owner import Owner
 from mlxc_py.state import StreamLike, local
-from mlxc_py.vector import ArrayMap, Owner, StringMap, StringVector
+from mlxc_py.vector import ArrayMap, StringMap, StringVector
 
 File = str | os.PathLike[str] | IO[bytes]
 Metadata = Array | str | list[str]

@@ -9,8 +9,9 @@ from mlxc_py._sys import mlx as c
 from mlxc_py.arguments import ints, shape_of, text
 from mlxc_py.arrays import Array, ArrayLike, as_array, take_list
 from mlxc_py.dtype import Dtype
+from mlxc_py.owner import Owner
 from mlxc_py.state import StreamLike, local
-from mlxc_py.vector import Owner, StringVector, VectorArray
+from mlxc_py.vector import StringVector, VectorArray
 
 
 class _Config(Owner):

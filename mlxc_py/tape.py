@@ -17,8 +17,9 @@ from mlxc_py._sys.load import library
 from mlxc_py.arguments import ints, shape_of
 from mlxc_py.arrays import Array, wrap
 from mlxc_py.dtype import Dtype
-from mlxc_py.errors import ClosedError, UnsupportedError
+from mlxc_py.errors import UnsupportedError
 from mlxc_py.guards import check_fork
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
 
 __all__ = ["Tape", "placeholder"]
@@ -44,24 +45,24 @@ def placeholder(shape: tuple[int, ...], dtype: Dtype) -> Array:
     return wrap(handle)
 
 
-class Tape:
+class Tape(Owner):
     """What `outputs` are computed from, with `inputs` (placeholders) left open.
 
     Whatever does not depend on the inputs is evaluated here, once, unless it is large and cheap. The operations keep
     the stream they were built for: hold that stream's lock while recording. MLXError where outputs need a placeholder
-    that is not among the inputs.
+    that is not among the inputs. Closing lets go of the graph and of the constants in it; arrays made from it stay.
     """
 
-    __slots__ = ("__weakref__", "_applied", "_arguments", "_evaluated", "handle")
+    __slots__ = ("_applied", "_arguments", "_evaluated")
+    free = "mlxc_py_tape_free"
 
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self.handle = 0
         check_fork()
         self._takes(len(inputs), len(outputs))
         made = c_size_t()
         if _calls().new(addressof(made), handles(inputs), len(inputs), handles(outputs), len(outputs)):
             raise local.here.failure("Tape")
-        self.handle = made.value
+        super().__init__(made.value)
 
     def _takes(self, inputs: int, outputs: int) -> None:
         self._arguments = Struct(f"{inputs}P")
@@ -69,10 +70,9 @@ class Tape:
         self._evaluated = c_size_t * (2 * outputs + 1)
 
     @classmethod
-    def adopt(cls, handle: int, inputs: int, outputs: int) -> Self:
+    def taking(cls, handle: int, inputs: int, outputs: int) -> Self:
         """The owner of a handle, of a tape with so many inputs and outputs."""
-        tape = cls.__new__(cls)
-        tape.handle = handle
+        tape = cls.adopt(handle)
         tape._takes(inputs, outputs)
         return tape
 
@@ -86,12 +86,10 @@ class Tape:
         On the CPU they are computed here where all inputs are evaluated; elsewhere they are not evaluated yet.
         MLXError where shapes or dtypes are not the recorded ones.
         """
-        if not self.handle:
-            raise ClosedError("this tape is closed")
         results = self._applied()
         n, at = len(results) - 1, addressof(results)
         given = _packed(self._arguments, [a.live for a in inputs])
-        if _calls().apply(at, n, at + 8 * n, self.handle, given, len(inputs)):
+        if _calls().apply(at, n, at + 8 * n, self.live, given, len(inputs)):
             raise local.here.failure("Tape")
         return [wrap(handle) for handle in results[:n]], results[n]
 
@@ -101,20 +99,16 @@ class Tape:
         The inputs lie at host addresses, row-contiguous and of the recorded shapes; nothing checks that. On the CPU an
         output may lie in an input's memory. MLXError where an output is not row-contiguous.
         """
-        if not self.handle:
-            raise ClosedError("this tape is closed")
         results = self._evaluated()
         n, at = len(results) // 2, addressof(results)
         given = _packed(self._arguments, addresses)
-        if _calls().run(at, at + 8 * n, n, at + 16 * n, self.handle, given, len(addresses)):
+        if _calls().run(at, at + 8 * n, n, at + 16 * n, self.live, given, len(addresses)):
             raise local.here.failure("Tape")
         return [wrap(handle) for handle in results[:n]], results[n:-1], results[-1]
 
     def native_run(self) -> tuple[int, int]:
         """The addresses of libmlxc's mlxc_py_tape_fill and of this tape: what C needs to run it as long as it lives."""
-        if not self.handle:
-            raise ClosedError("this tape is closed")
-        return cast(_calls().fill, c_void_p).value or 0, self.handle
+        return cast(_calls().fill, c_void_p).value or 0, self.live
 
     def __len__(self) -> int:
         """Number of operations in one run."""
@@ -123,19 +117,9 @@ class Tape:
     def count(self, primitive: str | None = None) -> int:
         """Number of operations of one MLX primitive ("Transpose")."""
         found = c_size_t()
-        if _calls().count(addressof(found), self.handle, primitive.encode() if primitive else None):
+        if _calls().count(addressof(found), self.live, primitive.encode() if primitive else None):
             raise local.here.failure("Tape.count")
         return found.value
-
-    def close(self) -> None:
-        """Let go of the graph and of the constants in it, now; arrays made from it stay."""
-        handle, self.handle = self.handle, 0
-        if handle:
-            _calls().free(handle)
-
-    def __del__(self, _library: Any = library) -> None:
-        if getattr(self, "handle", 0) and _library is not None:
-            self.close()
 
 
 def handles(arrays: Sequence[Array]) -> bytes | None:
@@ -157,7 +141,6 @@ class _Calls(NamedTuple):
     run: Any
     fill: Any
     count: Any
-    free: Any
     on_calling_thread: Any
 
 
@@ -175,6 +158,5 @@ def _calls() -> _Calls:
         function("mlxc_py_tape_run", c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         function("mlxc_py_tape_fill", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t),
         function("mlxc_py_tape_count", c_int, c_void_p, c_void_p, c_char_p),
-        function("mlxc_py_tape_free", c_int, c_void_p),
         function("mlxc_py_tapes_on_calling_thread", c_bool),
     )

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array
-from mlxc_py.errors import ClosedError
 from mlxc_py.guards import check_fork
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
 from mlxc_py.tape import Tape, handles
 
@@ -18,17 +18,17 @@ Recording = tuple[Sequence[Array], Sequence[Array]]
 """Inputs (placeholders), and outputs computed from them."""
 
 
-class TapeLine:
+class TapeLine(Owner):
     """What two recordings, a step apart, say of all sizes on the line through them. Steps are counted from the first.
 
     MLXError where something does not grow evenly: another operation, a size that is no multiple of the step, a constant
-    that is not made of positions. As for a tape, hold the stream's lock while recording.
+    that is not made of positions. As for a tape, hold the stream's lock while recording. Tapes made from it outlive it.
     """
 
-    __slots__ = ("__weakref__", "_counts", "handle")
+    __slots__ = ("_counts",)
+    free = "mlxc_py_tape_line_free"
 
     def __init__(self, first: Recording, second: Recording) -> None:
-        self.handle = 0
         check_fork()
         self._counts = len(first[0]), len(first[1])
         if self._counts != (len(second[0]), len(second[1])):
@@ -38,44 +38,27 @@ class TapeLine:
         wanted = handles(first[1]), handles(second[1]), self._counts[1]
         if _calls().new(addressof(made), *given, *wanted):
             raise local.here.failure("TapeLine")
-        self.handle = made.value
+        super().__init__(made.value)
 
     def check(self, steps: int, recording: Recording) -> None:
         """MLXError where a recording at another step is not what the line says; it says what differs."""
         inputs, outputs = recording
         given, wanted = handles(inputs), handles(outputs)
-        if _calls().check(self._live, steps, given, len(inputs), wanted, len(outputs)):
+        if _calls().check(self.live, steps, given, len(inputs), wanted, len(outputs)):
             raise local.here.failure("TapeLine.check")
 
     def at(self, steps: int) -> Tape:
         """The tape at a step between those that were checked."""
         made = c_size_t()
-        if _calls().at(addressof(made), self._live, steps):
+        if _calls().at(addressof(made), self.live, steps):
             raise local.here.failure("TapeLine.at")
-        return Tape.adopt(made.value, *self._counts)
-
-    @property
-    def _live(self) -> int:
-        if not self.handle:
-            raise ClosedError("this line of tapes is closed")
-        return self.handle
-
-    def close(self) -> None:
-        """Let go of the graph and of the constants in it, now; tapes made from it stay."""
-        handle, self.handle = self.handle, 0
-        if handle:
-            _calls().free(handle)
-
-    def __del__(self, _library: Any = library) -> None:
-        if getattr(self, "handle", 0) and _library is not None:
-            self.close()
+        return Tape.taking(made.value, *self._counts)
 
 
 class _Calls(NamedTuple):
     new: Any
     check: Any
     at: Any
-    free: Any
 
 
 @cache
@@ -85,5 +68,4 @@ def _calls() -> _Calls:
         function("mlxc_py_tape_line_new", c_int, pointer, pointer, pointer, size, pointer, pointer, size),
         function("mlxc_py_tape_line_check", c_int, pointer, c_int64, pointer, size, pointer, size),
         function("mlxc_py_tape_line_at", c_int, pointer, pointer, c_int64),
-        function("mlxc_py_tape_line_free", c_int, pointer),
     )

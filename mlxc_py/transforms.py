@@ -12,9 +12,10 @@ from mlxc_py.arguments import ints
 from mlxc_py.arrays import Array, as_array
 from mlxc_py.closure import Closure, JvpClosure, VjpClosure, VmapClosure, derived
 from mlxc_py.errors import MLXValueError
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
 from mlxc_py.trees import flatten, unflatten
-from mlxc_py.vector import Owner, VectorArray
+from mlxc_py.vector import VectorArray
 
 Function = Callable[..., Any]
 

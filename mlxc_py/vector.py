@@ -5,60 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t
 from struct import pack
-from typing import Any, Self
 
 from mlxc_py._sys import load
 from mlxc_py._sys import mlx as c
 from mlxc_py.arguments import ints
 from mlxc_py.arrays import Array, take, unpack, wrap
 from mlxc_py.errors import ClosedError
+from mlxc_py.owner import Owner
 from mlxc_py.state import local
-
-
-class Owner:
-    """One handle, freed once: by close(), at the end of a `with`, or when collected, on any thread."""
-
-    __slots__ = ("__weakref__", "handle")
-    handle: int
-    free: str  # name of the C function that frees the handle
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-        if not handle:
-            raise local.here.failure(type(self).__name__)
-
-    @classmethod
-    def adopt(cls, handle: int) -> Self:
-        """Take ownership of a handle."""
-        new = cls.__new__(cls)
-        Owner.__init__(new, handle)
-        return new
-
-    @property
-    def live(self) -> int:
-        """The handle, or ClosedError."""
-        if not self.handle:
-            raise ClosedError(f"this {type(self).__name__} is closed")
-        return self.handle
-
-    def close(self) -> None:
-        """Free the handle now; a second time does nothing."""
-        handle, self.handle = getattr(self, "handle", 0), 0
-        if handle:
-            getattr(c, self.free)(handle)
-
-    def __del__(self, _c: Any = c) -> None:
-        handle = getattr(self, "handle", 0)  # missing where __init__ failed before it
-        free = getattr(_c, self.free, None)  # None late in the interpreter's shutdown
-        if handle and free is not None:
-            self.handle = 0
-            free(handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class VectorArray(Owner):

@@ -154,6 +154,11 @@ EXITS = {
     "mlx.core too": "import mlx.core as mc; a = mc.array([1.0]) + 1; b = mx.array([1.0]) + 1; mx.eval(b); mc.eval(a)",
     "a kept exception": "\ndef bad(x): raise ValueError\n"
     "try: mx.compile(bad)(mx.array([1.0]))\nexcept ValueError as e: kept = e",
+    "owners later than modules": "import ctypes, os, sys\n"
+    "from mlxc_py import tape\n"
+    "os.kept = [mx.StringVector(['a'])]\n"
+    "if tape.supported(): x = tape.placeholder((2,), mx.float32); os.kept.append(tape.Tape([x], [x + 1]))\n"
+    "for module in list(sys.modules.values()): ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))",
     "loaded lazily": "mx.save('a.npy', mx.array([1.0])); a = mx.load('a.npy')",
 }
 
