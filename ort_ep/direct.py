@@ -34,11 +34,11 @@ class Delivered(list[Output]):
 
     def __init__(self, outputs: Iterable[Output]) -> None:
         super().__init__(outputs)
-        self.replay: Replay | None = None
+        self.replay: PluginReplay | None = None
 
 
-Replay = tuple[bytes, Tape]
-"""64-bit words that native/plugin/replay.c tells, and the tape that they have the address of."""
+PluginReplay = tuple[bytes, Tape]
+"""64-bit words that native/plugin/replay.c reads, and the tape that they have the address of."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class DirectTape:
     tape: Tape
     outputs: tuple[tuple[tuple[int, ...], int], ...]
     _runs: int = 0
-    _replay: Replay | None = None
+    _replay: PluginReplay | None = None
 
     def __call__(self, addresses: Sequence[int]) -> Delivered:
         arrays, results, nanoseconds = self.tape.run(addresses)
@@ -59,7 +59,7 @@ class DirectTape:
             for (shape, nbytes), address, array in zip(self.outputs, results, arrays, strict=True)
         )
 
-    def replay(self, reader: DirectInputs, inputs: Sequence[Input]) -> Replay | None:
+    def replay(self, reader: DirectInputs, inputs: Sequence[Input]) -> PluginReplay | None:
         """For inputs like these, which the tape was found for; None before its second run: most shapes never return."""
         if self._replay is None and self._runs > 1:
             words = [*self.tape.native_run(), len(inputs), len(self.outputs), *reader.words(inputs)]
