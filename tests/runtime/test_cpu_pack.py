@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ pytestmark = pytest.mark.skipif(not cpu_primitives.isa(), reason="only libmlxc o
 
 SHAPES = [((32, 3, 3, 8), 1), ((40, 2, 3, 6), 2), ((5, 1, 1, 70), 1), ((48, 7, 7, 3), 3), ((16, 1, 5, 1), 1)]
 ORDERS = [(0, 1, 2, 3), (0, 3, 1, 2), (3, 1, 2, 0), (1, 2, 3, 0)]  # how the axes lie in memory, the last one densely
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    with mx.stream(mx.cpu):
+        yield
 
 
 def lying(content: np.ndarray[Any, Any], order: tuple[int, ...]) -> mx.Array:
