@@ -123,7 +123,8 @@ CASES: dict[str, Build] = {
     "quantize": lambda m, a: [
         *m.quantize(a(WEIGHTS), 32, 8),
         m.dequantize(*m.quantize(a(WEIGHTS), 32, 8), group_size=32, bits=8),
-        m.quantized_matmul(a(WEIGHTS[:2]), *m.quantize(a(WEIGHTS), 64, 4)),
+        # Two groups a row: of rows of one group MLX 0.32.4 makes wrong products on an H100 or H200.
+        m.quantized_matmul(a(WEIGHTS[:2]), *m.quantize(a(WEIGHTS), 32, 4), True, 32, 4),
     ],
     "real": lambda m, a: [m.real(a(X.astype(np.complex64) + 1j)), m.imag(a(X.astype(np.complex64) + 1j))],
     "repeat": lambda m, a: [m.repeat(a(X), 2), m.repeat(a(X), 2, axis=1), m.tile(a(X), (2, 1)), m.tile(a(X), 2)],
