@@ -39,14 +39,15 @@ def gaps() -> list[str]:
     harness = importlib.import_module("harness")
     cases = {(module.DOMAIN, name) for module in map(importlib.import_module, FAMILIES) for name in module.CASES}
     names = [f"{domain or 'ai.onnx'}::{name}" for domain, name in sorted(cases ^ set(harness.operators()))]
-    return [*names, *harness.demanded()]
+    unknown = [f"{name} is not known to ONNX Runtime" for name in harness.unknown()]
+    return [*names, *unknown, *harness.demanded()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=FAMILIES, help="run one family here and write its records as JSON lines")
     parser.add_argument("--start", type=int, default=0, help="with --family: leave out as many cases")
-    parser.add_argument("--gaps", action="store_true", help="list what has no case, and inputs wrongly demanded")
+    parser.add_argument("--gaps", action="store_true", help="list what lacks a case or schema, and wrong demands")
     parser.add_argument("--unreached", action="store_true", help="list the dtypes that no model can give an operator")
     parser.add_argument("--json", type=Path, help="write the records here")
     arguments = parser.parse_args()

@@ -66,7 +66,7 @@ def failed(row: Row) -> bool:
 
 
 def gaps() -> list[str]:
-    """Operators without a case, cases without an operator, and optional inputs that a handler demands."""
+    """Operators without a case or a schema, cases without an operator, and optional inputs that a handler demands."""
     child = subprocess.run([sys.executable, str(FOLDER), "--gaps"], capture_output=True, text=True, check=True)
     found: list[str] = json.loads(child.stdout)
     return found

@@ -147,7 +147,7 @@ def main() -> None:
             if (domain, name) not in cases:
                 continue
             versions = {triple.version: triple for triple in reversed(list(harness.triples(domain, name)))}
-            for version in sorted(versions) if arguments.all else [max(versions)]:
+            for version in sorted(versions) if arguments.all else sorted(versions)[-1:]:
                 if found := row(cases[domain, name], versions[version]):
                     print(json.dumps(found), flush=True)
 

@@ -117,13 +117,19 @@ def demanded() -> list[str]:
     return found
 
 
+def unknown() -> list[str]:
+    """Operators that this ONNX Runtime has no version of, of which `triples` has none either."""
+    return [f"{domain or 'ai.onnx'}::{name}" for domain, name in operators() if not versions(domain, name)]
+
+
 def rank(name: str) -> tuple[int, str]:
     return (PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name)
 
 
 def versions(domain: str, name: str) -> list[Any]:
-    """The schemas of an operator that a handler or a function body serves."""
-    rows = [row for row in schemas()[domain, name] if not row.deprecated and row.since_version <= NEWEST[domain]]
+    """The schemas of an operator that a handler or a function body serves; none where ONNX Runtime does not know it."""
+    found = schemas().get((domain, name), [])
+    rows = [row for row in found if not row.deprecated and row.since_version <= NEWEST[domain]]
     known = REGISTRY.versions(domain, name)
     return [row for row in rows if not known or known[0] <= row.since_version]
 
