@@ -281,7 +281,7 @@ def test_packed(check: Check, draw: Draw, bias: bool) -> None:
 
 
 @pytest.fixture
-def grouped(plan_of: Callable[..., Any]) -> Callable[..., list[list[Host]]]:
+def grouped(plan_of: Callable[..., Any], cpu_session: Callable[..., Any]) -> Callable[..., list[list[Host]]]:
     """GroupQueryAttention or SparseAttention through the plan and on the CPU provider."""
 
     def run(op: str, given: list[Any], outputs: int, **attributes: Any) -> list[list[Host]]:
@@ -300,8 +300,7 @@ def grouped(plan_of: Callable[..., Any]) -> Callable[..., list[list[Host]]]:
         graph = helper.make_graph([node], op, inputs, results)
         imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
         built = helper.make_model(graph, opset_imports=imports, ir_version=10)
-        session = onnxruntime.InferenceSession(built.SerializeToString(), providers=["CPUExecutionProvider"])
-        return [plan_of(built, feeds), run_with_shared_cache(session, feeds)]
+        return [plan_of(built, feeds), run_with_shared_cache(cpu_session(built), feeds)]
 
     return run
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
@@ -44,7 +43,7 @@ def wide(*values: Host) -> list[Host]:
 
 
 @pytest.fixture
-def both(plan_of: Callable[..., Any]) -> Callable[..., tuple[Host, Host]]:
+def both(plan_of: Callable[..., Any], cpu_session: Callable[..., Any]) -> Callable[..., tuple[Host, Host]]:
     """The first output of one node, from the plan and from the CPU provider."""
 
     def run(op: str, given: list[Any], attributes: dict[str, Any], domain: str = MICROSOFT) -> tuple[Host, Host]:
@@ -58,8 +57,7 @@ def both(plan_of: Callable[..., Any]) -> Callable[..., tuple[Host, Host]]:
         graph = helper.make_graph([helper.make_node(op, names, ["y"], domain=domain, **attributes)], op, inputs, [y])
         imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
         model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        return plan_of(model, feeds)[0], np.asarray(session.run(None, feeds)[0])
+        return plan_of(model, feeds)[0], np.asarray(cpu_session(model).run(None, feeds)[0])
 
     return run
 

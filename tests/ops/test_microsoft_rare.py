@@ -7,7 +7,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 
@@ -20,7 +19,7 @@ BRIEF = np.dtype(ml_dtypes.bfloat16)
 
 
 @pytest.fixture
-def compare(check: Check, model_of: Callable[..., Any]) -> Check:
+def compare(check: Check, model_of: Callable[..., Any], cpu_session: Callable[..., Any]) -> Check:
     """As `check`; bfloat16, which numpy feeds don't carry to ONNX Runtime, against the CPU's float32."""
 
     def compare(op: str, *inputs: Host | None, outputs: int = 1, **how: Any) -> None:
@@ -29,8 +28,7 @@ def compare(check: Check, model_of: Callable[..., Any]) -> Check:
             return check(op, *inputs, domain=MICROSOFT, outputs=outputs, **tolerances, **how)
         wide = [x.astype(np.float32) if x is not None and x.dtype == BRIEF else x for x in inputs]
         model = model_of(op, wide, 21, MICROSOFT, (), outputs, **how)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        results = session.run(None, {f"x{index}": x for index, x in enumerate(wide) if x is not None})
+        results = cpu_session(model).run(None, {f"x{index}": x for index, x in enumerate(wide) if x is not None})
         expect = [y.astype(BRIEF) if y.dtype == np.float32 else y for y in results]
         return check(op, *inputs, domain=MICROSOFT, expect=expect, **tolerances, **how)
 

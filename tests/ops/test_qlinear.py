@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 Draw = Callable[..., Any]
@@ -17,15 +16,16 @@ OUT = np.array(0.04, np.float32), np.array(100, np.uint8)
 
 
 @pytest.fixture
-def close(model_of: Callable[..., Any], plan_of: Callable[..., Any]) -> Callable[..., None]:
+def close(
+    model_of: Callable[..., Any], plan_of: Callable[..., Any], cpu_session: Callable[..., Any]
+) -> Callable[..., None]:
     """Compare with the CPU kernel; a sum in another order may round to the neighbouring level."""
 
     def close(op: str, *inputs: Any, constants: tuple[int, ...] = (), **attributes: Any) -> None:
         untyped = model_of(op, inputs, 17, MICROSOFT, constants, 1, **attributes)
         feeds: Mapping[str, Any] = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
         feeds = {name: value for name, value in feeds.items() if int(name[1:]) not in constants}
-        session = onnxruntime.InferenceSession(untyped.SerializeToString(), providers=["CPUExecutionProvider"])
-        (expected,) = (np.asarray(value) for value in session.run(None, dict(feeds)))
+        (expected,) = (np.asarray(value) for value in cpu_session(untyped).run(None, dict(feeds)))
         (actual,) = plan_of(model_of(op, inputs, 17, MICROSOFT, constants, [expected], **attributes), feeds)
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         step = 1e-4 if expected.dtype == np.float32 else 1
