@@ -55,11 +55,8 @@ void lifetime_prepare(void) {
   pthread_once(&once, prepare);
 }
 
-static bool python_usable(void) {
-  return atomic_load_explicit(&alive, memory_order_acquire) && py.Py_IsInitialized() && !py.is_finalizing();
-}
-
-bool lifetime_alive(void) { return atomic_load_explicit(&alive, memory_order_acquire); }
+/* In one order with the counters: who counts itself in and then finds it alive is waited for. */
+bool lifetime_alive(void) { return atomic_load(&alive); }
 
 bool lifetime_over(void) { return atomic_load(&shut_down); }
 
@@ -107,10 +104,9 @@ static _Thread_local bool interrupted;
 void interrupt_at_exit(void) { interrupted = true; }
 
 bool with_python(void (*body)(void *), void *argument) {
-  bool usable;
   atomic_fetch_add(&callbacks, 1);
   callbacks_here++;
-  usable = python_usable();
+  const bool usable = lifetime_alive() && py.Py_IsInitialized() && !py.is_finalizing();
   if (usable) {
     pthread_cleanup_push(park, NULL);
     int gil = py.PyGILState_Ensure();
@@ -134,7 +130,7 @@ OrtStatus *shutting_down(const struct host *host) {
 }
 
 OrtStatus *run_started(const struct host *host) {
-  if (!atomic_load(&alive)) {
+  if (!lifetime_alive()) {
     if (!on_main_thread()) park(NULL);
     return shutting_down(host);
   }
@@ -148,7 +144,7 @@ void run_ended(void) {
     runs_here--;
     atomic_fetch_sub(&runs, 1);
   }
-  if (!atomic_load(&alive) && !on_main_thread()) park(NULL);
+  if (!lifetime_alive() && !on_main_thread()) park(NULL);
 }
 
 void mark_in_use(void) { atomic_store_explicit(&in_use, true, memory_order_relaxed); }
