@@ -91,6 +91,16 @@ def test_crop(check: Check, draw: Draw, mode: str) -> None:
     )
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(("coordinates", "oracle"), [("align_corners", "reference"), ("tf_crop_and_resize", "cpu")])
+def test_scales_to_no_whole_size(check: Check, draw: Draw, mode: str, coordinates: str, oracle: str) -> None:
+    roi = np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.9], np.float32) if oracle == "cpu" else None
+    scales = np.array([1, 1, 1.7, 0.6], np.float32)
+    x = draw(np.float32, 1, 1, 7, 9)
+    how = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    check("Resize", x, roi, scales, expect=oracle, rtol=1e-4, **how)
+
+
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 def test_aspect(check: Check, draw: Draw, policy: str) -> None:
     check(
