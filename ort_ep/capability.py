@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -141,16 +139,15 @@ class Analyzer:
         return reason
 
     def _type_reason(self, node: Node, handler: Handler) -> str | None:
-        rule = _rule(handler, node)
         for index, value in enumerate(node.inputs):
             if value is not None:
-                allowed = rule.inputs(index, handler)
-                reason = self._value_reason(value, allowed, f"input {handler.parameter(index)}", handler)
+                what = f"input {handler.parameter(index)}"
+                reason = self._value_reason(value, handler.takes(index), what, handler)
                 if reason:
                     return reason
         for index, value in enumerate(node.outputs):
             if value is not None:
-                reason = self._value_reason(value, rule.outputs(index), f"output {index}", handler)
+                reason = self._value_reason(value, handler.returns, f"output {index}", handler)
                 if reason:
                     return reason
         return None
@@ -238,50 +235,3 @@ def _arity_reason(node: Node, handler: Handler) -> str | None:
         if node.input(index) is None and not (index < len(node.inputs) and index in handler.nullable):
             return f"input {handler.parameters[index]} is absent"
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """A handler's `dtypes` resolved against the operator's schema: allowed names by position, None = what MLX holds."""
-
-    every: frozenset[str] | None
-    by_parameter: Mapping[str, frozenset[str]]
-    formal_inputs: tuple[frozenset[str] | None, ...]
-    formal_outputs: tuple[frozenset[str] | None, ...]
-
-    def inputs(self, index: int, handler: Handler) -> frozenset[str] | None:
-        parameter = handler.parameter(index)
-        if parameter is not None and parameter in self.by_parameter:
-            return self.by_parameter[parameter]
-        if self.every is not None:
-            return None if parameter in handler.host else self.every
-        return _at(self.formal_inputs, index)
-
-    def outputs(self, index: int) -> frozenset[str] | None:
-        return _at(self.formal_outputs, index)
-
-
-def _at(rows: Sequence[frozenset[str] | None], index: int) -> frozenset[str] | None:
-    return rows[min(index, len(rows) - 1)] if rows else None  # the last formal parameter may be variadic
-
-
-def _rule(handler: Handler, node: Node) -> _Rule:
-    return _cached_rule(handler, node.op_type, node.since_version, node.domain)
-
-
-@cache
-def _cached_rule(handler: Handler, op_type: str, version: int, domain: str) -> _Rule:
-    if isinstance(handler.dtypes, frozenset):
-        return _Rule(handler.dtypes, {}, (), ())
-    declared = handler.dtypes
-    import onnx
-
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return _Rule(None, declared, (), ())
-
-    def allowed(formal: Any) -> frozenset[str] | None:
-        return declared.get(formal.type_str) or declared.get(formal.name)
-
-    return _Rule(None, declared, tuple(map(allowed, schema.inputs)), tuple(map(allowed, schema.outputs)))

@@ -37,6 +37,7 @@ IMPURE: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
 
+RETURN: Final = "return"
 INJECTED: Final = frozenset({"n_outputs", "node", "opset"})
 
 Dtypes = frozenset[str] | Mapping[str, frozenset[str]]
@@ -94,6 +95,18 @@ class Handler:
     def parameter(self, index: int) -> str | None:
         """The name of the parameter that takes input `index`; None where the handler takes no such input."""
         return self.parameters[index] if index < len(self.parameters) else self.variadic
+
+    def takes(self, index: int) -> frozenset[str] | None:
+        """The dtypes that input `index` may have; None: whatever MLX holds."""
+        parameter = self.parameter(index)
+        if isinstance(self.dtypes, frozenset):
+            return None if parameter in self.host else self.dtypes
+        return self.dtypes.get(parameter or "")
+
+    @property
+    def returns(self) -> frozenset[str] | None:
+        """The dtypes that outputs may have; None: whatever MLX holds."""
+        return None if isinstance(self.dtypes, frozenset) else self.dtypes.get(RETURN)
 
     def wants_host(self, index: int) -> bool:
         """Whether input `index` must be a numpy array when the handler is called."""
@@ -154,8 +167,8 @@ class Registry:
 
         since: the first operator-set version it is right for; it serves until a newer one is registered.
         host: parameters whose values must be known as numpy arrays (Reshape's shape, Slice's starts, ...).
-        dtypes: names allowed for every other input, or {parameter or type variable: names}; what a dict does not
-            mention may be anything MLX holds. Output names and output type variables may be listed too.
+        dtypes: names allowed for every other input, or {parameter: names}, with "return" for the outputs; what a dict
+            does not mention may be anything MLX holds.
         claim: called with the Node; a returned sentence declines it.
         fold: numpy twin for host-known inputs (True: the handler itself takes numpy), so shape arithmetic stays there.
         host_result: the handler returns numpy whatever it is given (Shape, Size): it reads only shapes.
@@ -204,7 +217,7 @@ class Registry:
                     since=since,
                     function=function,
                     host=frozenset(host),
-                    dtypes=_dtypes(name, dtypes),
+                    dtypes=_dtypes(name, dtypes, parts),
                     claim=claim,
                     fold=function if fold is True else (fold or None),
                     host_result=host_result,
@@ -276,10 +289,13 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _dtypes(name: str, dtypes: Collection[str] | Mapping[str, Collection[str]]) -> Dtypes:
-    if isinstance(dtypes, Mapping):
-        return {key: _names(name, names) for key, names in dtypes.items()}
-    return _names(name, dtypes)
+def _dtypes(name: str, dtypes: Collection[str] | Mapping[str, Collection[str]], handler: Mapping[str, Any]) -> Dtypes:
+    if not isinstance(dtypes, Mapping):
+        return _names(name, dtypes)
+    known = [*handler["parameters"], *filter(None, [handler["variadic"]])]
+    if unknown := [key for key in dtypes if key not in (*known, RETURN)]:
+        raise TypeError(f"{name}: dtypes has {unknown[0]!r}, which is neither among {known} nor {RETURN!r}")
+    return {key: _names(name, names) for key, names in dtypes.items()}
 
 
 def _names(name: str, dtypes: Collection[str]) -> frozenset[str]:

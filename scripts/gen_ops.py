@@ -185,7 +185,7 @@ meet what is said here; `ort_ep.claim_report(session)` tells the reason for each
 `python tests/ops/coverage` runs each operator on MLX at every version and for every dtype, and counts those that pass.
 
 - **Since**: the operator-set versions that a handler is right from. A node gets the newest that is not newer than it.
-- **Dtypes**: of every input that is not a host input, or by parameter or type variable of the schema; what is not named
+- **Dtypes**: of every input that is not a host input, or by parameter, `return` being the outputs; what is not named
   may be of `any` dtype. Only what ONNX allows for the operator and ONNX Runtime holds counts: 1.32 has no tensors of
   complex numbers or of `float6`. `float64` is for the CPU device only.
 - **Host inputs**: their values must be constants or computed from shapes, so that they are known before MLX runs.
@@ -194,6 +194,10 @@ meet what is said here; `ort_ep.claim_report(session)` tells the reason for each
   *shape only*: reads no data. *containers*: sequences and optionals inside a subgraph, too. *host step*: runs in numpy
   between two compiled segments, since the output's shape depends on data. *function body*: the operator has no handler,
   and its schema's definition by other operators is translated in its place. The same goes for a model's own functions.
+
+ONNX's reference and ONNX Runtime's CPU provider disagree on `Resize` where `scales` times the input's size is no whole
+number: `align_corners` is as the reference has it, `tf_crop_and_resize` as the CPU provider has it, which also goes for
+crops that reach beyond the input.
 """
 
 

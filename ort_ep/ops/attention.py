@@ -11,7 +11,7 @@ from mlxc_py import Array
 from ort_ep.ops import precision
 from ort_ep.ops.indexing import in_range
 from ort_ep.ops.precision import widen, widened
-from ort_ep.registry import ANY, FLOATS, INDEX, op
+from ort_ep.registry import FLOATS, INDEX, op
 
 # which stage of the scores an operator may ask for as an output
 RAW, CAPPED, BIASED, WEIGHTS = range(4)
@@ -115,7 +115,7 @@ def first_keys(lengths: Array, keys: int) -> Array:
     return mx.arange(keys) < lengths.reshape([-1, 1, 1, 1])
 
 
-@op("Attention", since=23, dtypes={"T1": FLOATS, "T2": FLOATS, "U": ANY})
+@op("Attention", since=23, dtypes={"q": FLOATS, "k": FLOATS, "v": FLOATS})
 def attention(
     q: Array,
     k: Array,
@@ -168,7 +168,7 @@ def covering(mask: Array, keys: int) -> Array:
     return mx.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=fill)
 
 
-@op("RotaryEmbedding", since=23, dtypes={"T": FLOATS, "position_ids": INDEX})
+@op("RotaryEmbedding", since=23, dtypes={"x": FLOATS, "position_ids": INDEX})
 @widened
 def rotary_embedding(
     x: Array,

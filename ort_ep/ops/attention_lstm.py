@@ -12,11 +12,7 @@ from ort_ep.ops.recurrent import LSTM, Attributes, Direction, Layer, States, lst
 from ort_ep.registry import INT32, MICROSOFT, op
 
 
-@op(
-    "AttnLSTM",
-    domain=MICROSOFT,
-    dtypes={"x": frozenset({"float32", "float64"}), "sequence_lens": INT32, "memory_seq_lens": INT32},
-)
+@op("AttnLSTM", domain=MICROSOFT, dtypes={"x": frozenset({"float32", "float64"}), "sequence_lens": INT32})
 def attention_lstm(
     x: Array,
     w: Array,

@@ -26,7 +26,7 @@ def fold_cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: str = "u
     return x.astype(numpy_dtype(to))
 
 
-@op("Cast", since=6, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW}, fold=fold_cast)
+@op("Cast", since=6, dtypes={"x": ANY | NARROW, "return": ANY | NARROW}, fold=fold_cast)
 def cast(x: Array | np.ndarray, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
     x = held(x)
     return (
@@ -38,7 +38,7 @@ def fold_cast_like(x: np.ndarray, target: np.ndarray, *, saturate: int = 1, roun
     return fold_cast(x, to=BY_NUMPY[target.dtype].code, saturate=saturate, round_mode=round_mode)
 
 
-@op("CastLike", since=15, dtypes={"T1": ANY | NARROW, "T2": ANY | NARROW}, fold=fold_cast_like)
+@op("CastLike", since=15, dtypes=dict.fromkeys(("x", "target", "return"), ANY | NARROW), fold=fold_cast_like)
 def cast_like(x: Array | np.ndarray, target: Array | np.ndarray, *, saturate: int = 1, round_mode: str = "up") -> Array:
     if isinstance(target, Array):
         return cpu_primitives.convert(held(x), target.dtype)

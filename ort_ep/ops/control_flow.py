@@ -32,7 +32,7 @@ def loop_trips(node: Node) -> int | None:
     "Loop",
     since=1,
     host=("trip_count", "cond"),
-    dtypes={"M": INT64, "cond": BOOL},
+    dtypes={"trip_count": INT64, "cond": BOOL},
     containers=True,
     host_arguments={"body": (0, 1)},
     host_results={"body": (0,)},

@@ -20,7 +20,7 @@ def dropout_10(x: Array, *, ratio: float = 0.5, n_outputs: int) -> tuple[Array, 
     return (x, mx.ones(x.shape, mx.bool_))[:n_outputs]
 
 
-@op("Dropout", since=12, host=("ratio", "training_mode"), dtypes={"data": FLOATS})
+@op("Dropout", since=12, host=("ratio", "training_mode"), dtypes={"x": FLOATS})
 def dropout(
     x: Array,
     ratio: np.ndarray | None = None,

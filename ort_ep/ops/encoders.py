@@ -32,7 +32,7 @@ def matches(x: Array, keys: Array) -> Array:
     return mx.logical_or(equal, mx.logical_and(mx.isnan(x)[..., None], mx.isnan(keys))) if is_float(x) else equal
 
 
-@op("LabelEncoder", domain=ML, since=2, dtypes={"T1": MAPPED, "T2": MAPPED}, claim=without_strings)
+@op("LabelEncoder", domain=ML, since=2, dtypes={"x": MAPPED, "return": MAPPED}, claim=without_strings)
 def label_encoder(
     x: Array,
     *,

@@ -14,7 +14,8 @@ from ort_ep.ops.precision import on_cpu
 from ort_ep.registry import ANY, INDEX, NUMERIC, op
 from ort_ep.streams import cpu_stream
 
-INDEXED = {"data": ANY, "indices": INDEX, "updates": ANY}
+INDEXED = {"data": ANY, "indices": INDEX}
+SCATTERED = INDEXED | {"updates": ANY}
 
 
 def in_range(indices: Array, length: int) -> Array:
@@ -70,8 +71,8 @@ def flat_rows(shape: Sequence[int], indices: Array, batch_dims: int = 0) -> Arra
     return flat
 
 
-@op("Scatter", since=9, dtypes=INDEXED)
-@op("ScatterElements", since=11, dtypes=INDEXED)
+@op("Scatter", since=9, dtypes=SCATTERED)
+@op("ScatterElements", since=11, dtypes=SCATTERED)
 def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
     if puts(data, reduction):
         return cpu_indexing.put_elements(data, indices, updates, axis_of(axis, data.ndim), add=reduction == "add")
@@ -93,7 +94,7 @@ def fold_scatter_nd(
     return result
 
 
-@op("ScatterND", since=11, dtypes=INDEXED, fold=fold_scatter_nd)
+@op("ScatterND", since=11, dtypes=SCATTERED, fold=fold_scatter_nd)
 def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     depth = indices.shape[-1]
     rows = data.reshape([math.prod(data.shape[:depth]), math.prod(data.shape[depth:])])
@@ -199,7 +200,7 @@ def pad_constant(data: Array, axes: Sequence[int], before: list[int], after: lis
     return mx.pad(data[tuple(window)], widths, constant_values=fill)
 
 
-@op("ReverseSequence", since=10, dtypes={"input": ANY, "sequence_lens": INDEX})
+@op("ReverseSequence", since=10, dtypes={"x": ANY, "sequence_lens": INDEX})
 def reverse_sequence(x: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
     time, batch = axis_of(time_axis, x.ndim), axis_of(batch_axis, x.ndim)
     step = mx.array(along(np.arange(x.shape[time]), time, x.ndim))

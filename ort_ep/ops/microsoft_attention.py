@@ -239,11 +239,7 @@ def written(cache: Array, new: Array, start: int) -> Array:
     return mx.concatenate([cache[:, :, :start], new, cache[:, :, start + new.shape[2] :]], 2)
 
 
-@op(
-    "PackedMultiHeadAttention",
-    domain=MICROSOFT,
-    dtypes={"query": SINGLES, "token_offset": INT32, "cumulative_sequence_length": INT32},
-)
+@op("PackedMultiHeadAttention", domain=MICROSOFT, dtypes={"query": SINGLES})
 def packed_multi_head_attention(
     query: Array,
     key: Array | None = None,

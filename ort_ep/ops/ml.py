@@ -85,7 +85,7 @@ def feature_vectorizer(*inputs: Array, inputdimensions: Sequence[int] = ()) -> A
     return mx.concatenate([row[:, :size] for row, size in zip(rows, inputdimensions, strict=True)], 1)
 
 
-@op("ArrayFeatureExtractor", domain=ML, dtypes={"T": TABULAR})
+@op("ArrayFeatureExtractor", domain=ML, dtypes={"x": TABULAR})
 def array_feature_extractor(x: Array, y: Array) -> Array:
     chosen = gather(x, y.flatten(), axis=-1)
     return chosen.reshape([1, -1]) if x.ndim == 1 else chosen
@@ -110,7 +110,7 @@ def several_integer_classes(node: Node) -> str | None:
     return known_transform(node)
 
 
-@op("LinearClassifier", domain=ML, dtypes={"T1": TABULAR}, claim=several_integer_classes)
+@op("LinearClassifier", domain=ML, dtypes={"x": TABULAR}, claim=several_integer_classes)
 def linear_classifier(
     x: Array,
     *,

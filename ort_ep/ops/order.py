@@ -16,7 +16,7 @@ def top_k_1(x: Array, *, axis: int = -1, k: int) -> tuple[Array, Array]:
     return top_k(x, np.array(k), axis=axis)
 
 
-@op("TopK", since=10, host=("k",), dtypes={"X": NUMERIC})
+@op("TopK", since=10, host=("k",), dtypes={"x": NUMERIC})
 def top_k(x: Array, k: np.ndarray, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
     axis, count = axis_of(axis, x.ndim), int(k.item())
     if not 0 <= count <= x.shape[axis]:

@@ -42,7 +42,7 @@ def pooled(x: Array, window: Window, maximum: bool) -> Array:
     return y.transpose(channels_first(y.ndim))
 
 
-@op("MaxPool", since=1, dtypes={"X": FLOATS | {"int8", "uint8"}})
+@op("MaxPool", since=1, dtypes={"x": FLOATS | {"int8", "uint8"}})
 def max_pool(
     x: Array,
     *,
@@ -66,7 +66,7 @@ def max_pool(
     return mx.take_along_axis(taps, best, -1).squeeze(-1), chosen + planes * spatial
 
 
-@op("MaxUnpool", since=9, host=("output_shape",), dtypes={"T1": FLOATS})
+@op("MaxUnpool", since=9, host=("output_shape",), dtypes={"x": FLOATS})
 def max_unpool(
     x: Array,
     indices: Array,

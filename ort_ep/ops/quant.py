@@ -55,7 +55,7 @@ def saturated_narrow(x: Array, code: int, saturate: bool) -> Array:
     return narrowed(mx.clip(x, lowest, lowest + (1 << row.bits) - 1), code)
 
 
-QUANTIZED = {"x": FLOATS | {"int32"}, "y_scale": FLOATS, "y_zero_point": STORED | NARROW, "y": STORED | NARROW}
+QUANTIZED = {"x": FLOATS | {"int32"}, "y_scale": FLOATS, "y_zero_point": STORED | NARROW, "return": STORED | NARROW}
 
 
 @op("QuantizeLinear", since=10, dtypes=QUANTIZED)
@@ -262,7 +262,7 @@ def requantized(total: Array, scale: Array, zero_point: Array) -> Array:
 @op(
     "QLinearMatMul",
     since=10,
-    dtypes={"T1": BYTES, "T2": BYTES, "T3": BYTES, "TS": SINGLES},
+    dtypes={"a": BYTES, "b": BYTES, "y_zero_point": BYTES} | dict.fromkeys(("a_scale", "b_scale", "y_scale"), SINGLES),
     prepare={("b", "b_zero_point"): integer_factor},
 )
 def qlinear_matmul(

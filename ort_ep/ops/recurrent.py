@@ -50,7 +50,7 @@ Direction = tuple[Unary, Cell | Plain | Quantized]
 
 REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 RNN, GRU, LSTM = ("Tanh",), ("Sigmoid", "Tanh"), ("Sigmoid", "Tanh", "Tanh")
-TYPES = {"T": FLOATS, "T1": INT32}
+TYPES = {"x": FLOATS, "sequence_lens": INT32}
 
 # name: function of (x, alpha, beta), and the defaults of as many of the two as it takes
 ACTIVATIONS: dict[str, tuple[Callable[..., Array], tuple[float, ...]]] = {

@@ -62,7 +62,7 @@ def place(sequence: Items, position: np.ndarray, last: int) -> int:
     return index + len(sequence) if index < 0 else index
 
 
-@op("SplitToSequence", since=11, host=("split",), containers=True, dtypes={"input": ANY, "split": INDEX})
+@op("SplitToSequence", since=11, host=("split",), containers=True, dtypes={"x": ANY, "split": INDEX})
 def split_to_sequence(x: Array, split: np.ndarray | None = None, *, axis: int = 0, keepdims: int = 1) -> Items:
     axis = axis_of(axis, x.ndim)
     length = x.shape[axis]

@@ -48,7 +48,7 @@ def recurrence(
     return y.reshape(shape), state
 
 
-@op("LinearAttention", since=27, dtypes={"T": SINGLES, "S": SINGLES})
+@op("LinearAttention", since=27, dtypes={"query": SINGLES, "past_state": SINGLES})
 @op(
     "LinearAttention",
     domain=MICROSOFT,

@@ -17,7 +17,7 @@ def over_integers(node: Node) -> str | None:
     return "the n-grams are strings" if node.attributes.get("pool_strings") else None
 
 
-@op("TfIdfVectorizer", since=9, dtypes={"X": INDEX}, claim=over_integers)
+@op("TfIdfVectorizer", since=9, dtypes={"x": INDEX}, claim=over_integers)
 def tf_idf_vectorizer(
     x: Array,
     *,

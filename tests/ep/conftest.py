@@ -56,7 +56,7 @@ def toy_registry() -> Registry:
     def reshape(x: mx.Array, shape: np.ndarray[Any, Any], *, allowzero: int = 0) -> mx.Array:
         return mx.reshape(x, [int(dim) for dim in shape])
 
-    @op("Gather", since=1, dtypes={"T": ANY}, fold=lambda x, i, *, axis=0: np.take(x, i, axis))
+    @op("Gather", since=1, dtypes={"x": ANY}, fold=lambda x, i, *, axis=0: np.take(x, i, axis))
     def gather(x: mx.Array, indices: mx.Array, *, axis: int = 0) -> mx.Array:
         return mx.take(x, indices, axis=axis)
 

@@ -79,10 +79,12 @@ def test_unknown_types_and_sequences(toy: Registry, model: Parse) -> None:
     assert reasons(crossing, toy) == ["the sequence 'y' comes from or goes to outside the graph"]
 
 
-def test_type_variables_parameters_and_host_inputs_have_their_own_rules() -> None:
+def test_parameters_results_and_host_inputs_have_their_own_rules() -> None:
     registry = Registry()
-    registry.op("Gather", since=1, dtypes={"T": {"float32"}, "indices": INDEX})(lambda data, indices, *, axis=0: data)
-    registry.op("Cast", since=6, dtypes={"T1": ANY, "T2": {"float16"}})(lambda x, *, to, saturate=1: x)
+    registry.op("Gather", since=1, dtypes={"data": {"float32"}, "indices": INDEX})(
+        lambda data, indices, *, axis=0: data
+    )
+    registry.op("Cast", since=6, dtypes={"x": ANY, "return": {"float16"}})(lambda x, *, to, saturate=1: x)
     registry.op("Take", domain="my", host=("shape",))(lambda x, shape: x)
     gather = {"d": TensorProto.FLOAT, "i": TensorProto.INT32}
     assert reasons(one_node("Gather", gather), registry) == [""]

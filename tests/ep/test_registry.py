@@ -48,7 +48,8 @@ def test_duplicate_is_an_error_that_names_the_owner() -> None:
         ({"since": "13"}, "Thing: since='13' must be"),
         ({"since": True}, "Thing: since=True must be"),
         ({"dtypes": {"float"}}, "Thing: 'float' is no dtype's name; there are float32, uint8"),
-        ({"dtypes": {"T": {"float32", "half"}}}, "Thing: 'half' is no dtype's name"),
+        ({"dtypes": {"x": {"float32", "half"}}}, "Thing: 'half' is no dtype's name"),
+        ({"dtypes": {"T": {"float32"}}}, r"Thing: dtypes has 'T', which is neither among \['x'\] nor 'return'"),
         ({"dtypes": "float32"}, "Thing: dtypes='float32' must be a set of names"),
     ],
 )
