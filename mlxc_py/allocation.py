@@ -53,6 +53,4 @@ def _maker() -> Any:
     name = "mlxc_py_array_new_uninitialized"
     if not library().has(name):
         return None
-    make = library().function(name)
-    make.restype, make.argtypes = c_void_p, (c_void_p, c_int, c_int)
-    return make
+    return library().typed(name, c_void_p, c_void_p, c_int, c_int)

@@ -7,20 +7,13 @@ from __future__ import annotations
 
 from mlxc_py import ops
 from mlxc_py.arrays import Array
-from mlxc_py.device import cpu
 from mlxc_py.dtype import Dtype, float32, float64, int32, int64
-from mlxc_py.extras import available, own
+from mlxc_py.extras import own, serves
 from mlxc_py.state import StreamLike, on
-from mlxc_py.streams import as_stream
 
 __all__ = ["ADDABLE", "put_elements", "serves", "take", "take_elements", "take_sums"]
 
 ADDABLE: frozenset[Dtype] = frozenset({float32, float64, int32, int64})
-
-
-def serves(stream: StreamLike = None) -> bool:
-    """Whether the functions here can be built for this stream: one of the CPU, with the libmlxc that mlxc-py builds."""
-    return available() and as_stream(stream).device.type is cpu
 
 
 def take(a: Array, indices: Array, axis: int, *, stream: StreamLike = None) -> Array:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from mlxc_py import extras
 from mlxc_py.arrays import Array
-from mlxc_py.device import cpu
 from mlxc_py.dtype import float32
-from mlxc_py.extras import available, own
+from mlxc_py.extras import own
 from mlxc_py.state import StreamLike, on
-from mlxc_py.streams import as_stream
 
 __all__ = ["product", "serves"]
 
 
 def serves(x: Array, bits: int, stream: StreamLike = None) -> bool:
     """Whether `product` takes this array and weights of so many bits: float32 on a stream of the CPU; 2, 4 or 8."""
-    return x.dtype is float32 and bits in (2, 4, 8) and available() and as_stream(stream).device.type is cpu
+    return x.dtype is float32 and bits in (2, 4, 8) and extras.serves(stream)
 
 
 def product(x: Array, words: Array, gains: Array, offsets: Array, bits: int, *, stream: StreamLike = None) -> Array:

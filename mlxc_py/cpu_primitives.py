@@ -13,15 +13,13 @@ from ctypes import c_char_p, c_int, c_void_p
 from functools import cache
 from typing import Any, NamedTuple
 
-from mlxc_py import ops
+from mlxc_py import extras, ops
 from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array, take_list
-from mlxc_py.device import cpu
 from mlxc_py.dtype import Dtype, bfloat16, float16, float32, iinfo, int8, int32, uint8
 from mlxc_py.errors import UnsupportedError
-from mlxc_py.extras import available, own
+from mlxc_py.extras import own
 from mlxc_py.state import StreamLike, local, on
-from mlxc_py.streams import as_stream
 
 __all__ = [
     "Packed",
@@ -359,8 +357,7 @@ def _rows(w: Array, stream: StreamLike) -> Array:
 
 def _in_blocks(w: Array, groups: int, stream: StreamLike) -> list[Array]:
     """What the primitives take of [out, height, width, channels / groups]; of bytes also the sums."""
-    compute = library().function("mlxc_py_cpu_pack")
-    compute.restype, compute.argtypes = c_int, (c_void_p, c_void_p, c_int, c_void_p)
+    compute = library().typed("mlxc_py_cpu_pack", c_int, c_void_p, c_void_p, c_int, c_void_p)
     here = local.here
     return take_list(here, compute(here.out, w.live, groups, here.on(stream)))
 
@@ -476,14 +473,13 @@ def pack_byte_matrix(b: Array, zero: Array | None = None, *, stream: StreamLike 
 
 def integers(x: Array, stream: StreamLike = None) -> bool:
     """Whether products of this array's 8-bit integers are primitives of our own."""
-    return x.dtype in (int8, uint8) and available() and as_stream(stream).device.type is cpu
+    return x.dtype in (int8, uint8) and extras.serves(stream)
 
 
 def dynamic_quantize(x: Array, *, stream: StreamLike = None) -> tuple[Array, Array, Array]:
     """float32 x as uint8 levels between its extremes, or 0: levels, scale, zero point."""
     if x.dtype is float32 and serves(x, stream):
-        quantize_ = library().function("mlxc_py_cpu_dynamic_quantize")
-        quantize_.restype, quantize_.argtypes = c_int, (c_void_p,) * 3
+        quantize_ = library().typed("mlxc_py_cpu_dynamic_quantize", c_int, c_void_p, c_void_p, c_void_p)
         here = local.here
         levels, scale, zero = take_list(here, quantize_(here.out, x.live, here.on(stream)))
         return levels, scale, zero
@@ -565,25 +561,22 @@ def recurs(x: Array, stream: StreamLike = None) -> bool:
 
 def serves(x: Array, stream: StreamLike = None) -> bool:
     """Whether the functions here are primitives of our own for this array on this stream."""
-    return x.dtype in _FLOATS and available() and as_stream(stream).device.type is cpu
+    return x.dtype in _FLOATS and extras.serves(stream)
 
 
 def isa() -> str | None:
     """The instruction set that the primitives use: avx512vnni, avx512, avx2, baseline; None where there are none."""
-    return str(_isa()().decode()) if available() else None
+    return str(_isa()().decode()) if extras.available() else None
 
 
 @cache
 def _isa() -> Any:
-    name = library().function("mlxc_py_cpu_isa")
-    name.restype = c_char_p
-    return name
+    return library().typed("mlxc_py_cpu_isa", c_char_p)
 
 
 def use_isa(name: str) -> None:
     """Use another instruction set than the best, to test or to measure; MLXError where the processor lacks it."""
-    use = library().function("mlxc_py_cpu_use_isa")
-    use.restype, use.argtypes = c_int, (c_char_p,)
+    use = library().typed("mlxc_py_cpu_use_isa", c_int, c_char_p)
     if use(name.encode()):
         raise local.here.failure("use_isa")
 

@@ -8,14 +8,22 @@ from functools import cache
 from mlxc_py._sys.abi import Signature
 from mlxc_py._sys.load import library
 from mlxc_py.arrays import Array, call
+from mlxc_py.device import cpu
+from mlxc_py.state import StreamLike
+from mlxc_py.streams import as_stream
 
-__all__ = ["available", "own"]
+__all__ = ["available", "own", "serves"]
 
 
 @cache
 def available() -> bool:
     """Whether libmlxc is the one that mlxc-py builds, with primitives for the CPU."""
     return library().has("mlxc_py_cpu_unary")
+
+
+def serves(stream: StreamLike = None) -> bool:
+    """Whether they can be built for this stream: one of the CPU, with that libmlxc."""
+    return available() and as_stream(stream).device.type is cpu
 
 
 def own(name: str, **parameters: str) -> Callable[..., Array]:

@@ -141,9 +141,7 @@ def _borrow() -> Any | None:
     name = "mlxc_py_array_new_borrowed"
     if is_available(gpu) or not library().has(name):
         return None
-    function = library().function(name)
-    function.restype, function.argtypes = c_void_p, (c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p)
-    return function
+    return library().typed(name, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p)
 
 
 def restore(data: bytes, shape: tuple[int, ...], dtype: Dtype) -> Array:

@@ -214,9 +214,7 @@ def _built_for(loaded: Library) -> str | None:
     """The MLX that a library of ours was built for by its own account, None for an official one."""
     if not loaded.has("mlxc_py_build_mlx_version"):
         return None
-    version = loaded.function("mlxc_py_build_mlx_version")
-    version.restype = ctypes.c_char_p
-    return str(version().decode())
+    return str(loaded.typed("mlxc_py_build_mlx_version", ctypes.c_char_p)().decode())
 
 
 def _mapped_libmlx() -> str | None:

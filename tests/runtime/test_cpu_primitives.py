@@ -13,6 +13,7 @@ import pytest
 
 import mlxc_py as mx
 from mlxc_py import cpu_primitives as cpu
+from mlxc_py import extras
 from mlxc_py.extras import own
 from mlxc_py.tape import Tape, placeholder
 
@@ -253,7 +254,7 @@ def test_conversions() -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_quantisation(dtype: mx.Dtype, ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not ours:
-        monkeypatch.setattr(cpu, "available", lambda: False)
+        monkeypatch.setattr(extras, "available", lambda: False)
     random = np.random.default_rng(8)
     x = np.concatenate([random.normal(0, 3, 1007), np.arange(-300, 300) * 0.025, [1e30, -1e30, 0]]).astype(np.float32)
     scale, zero, limits = np.float32(0.05), 3, np.iinfo(dtype.numpy)
@@ -347,7 +348,7 @@ def test_composed_convolution_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {"stride": (2, 1), "padding": ((1, 0), (1, 2)), "dilation": (1, 2), "groups": 4}
     bias = mx.array(random.normal(size=16).astype(np.float32))
     found = np.array(cpu.convolution(mx.array(x), mx.array(w), bias, **given))
-    monkeypatch.setattr(cpu, "available", lambda: False)
+    monkeypatch.setattr(extras, "available", lambda: False)
     composed = np.array(cpu.convolution(mx.array(x), mx.array(w), bias, **given))
     np.testing.assert_allclose(found, composed, rtol=1e-4, atol=1e-4)
 
@@ -407,7 +408,7 @@ def test_composed_forms_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda a: cpu.matmul(a, mx.ones((50, 3)), mx.ones((3,))),
     ]
     ours = [np.array(f(x)) for f in functions]
-    monkeypatch.setattr(cpu, "available", lambda: False)
+    monkeypatch.setattr(extras, "available", lambda: False)
     assert cpu.isa() is None
     for function, found in zip(functions, ours, strict=True):
         composed = np.array(function(x))
@@ -416,7 +417,7 @@ def test_composed_forms_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_pool_without_our_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "available", lambda: False)
+    monkeypatch.setattr(extras, "available", lambda: False)
     with pytest.raises(mx.UnsupportedError, match="libmlxc"):
         cpu.pool(mx.zeros((1, 4, 4, 1)), (2, 2), (2, 2), maximum=True)
 
