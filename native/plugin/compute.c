@@ -277,13 +277,11 @@ OrtNodeComputeInfo *fused_node_create(const struct host *host, PyObject *compute
   return &node->slots;
 }
 
-static void release_in_python(void *object) { release(object); }
-
 void fused_node_release(OrtNodeComputeInfo *info) {
   struct fused_node *node = (struct fused_node *)info;
   if (!node) return;
   replay_drop(node->replay);
   pthread_mutex_destroy(&node->lock);
-  with_python(release_in_python, node->compute); /* once Python is gone its objects are too */
+  release_anywhere(node->compute);
   free(node);
 }

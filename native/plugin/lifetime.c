@@ -125,6 +125,10 @@ bool with_python(void (*body)(void *), void *argument) {
   return usable;
 }
 
+static void release_in_python(void *object) { release(object); }
+
+void release_anywhere(PyObject *object) { with_python(release_in_python, object); }
+
 OrtStatus *shutting_down(const struct host *host) {
   return failure(host, ORT_FAIL, "the Python interpreter is shutting down");
 }

@@ -69,6 +69,8 @@ void lifetime_begin(void);  /* from now on Python may be called */
 bool lifetime_register_atexit(void);
 /* Runs `body` with the GIL held; false, without running it, when Python is gone. */
 bool with_python(void (*body)(void *), void *argument);
+/* Lets go of a reference, with or without the GIL; once Python is gone its objects are too. */
+void release_anywhere(PyObject *object);
 /* Within with_python: have the main thread interrupted once Python is left. */
 void interrupt_at_exit(void);
 OrtStatus *shutting_down(const struct host *host);

@@ -69,11 +69,9 @@ struct replay *replay_share(struct replay *replay) {
   return replay;
 }
 
-static void release_in_python(void *object) { release(object); }
-
 void replay_drop(struct replay *replay) {
   if (!replay || atomic_fetch_sub_explicit(&replay->holders, 1, memory_order_acq_rel) > 1) return;
-  with_python(release_in_python, replay->tape); /* once Python is gone its objects are too */
+  release_anywhere(replay->tape);
   free(replay);
 }
 
