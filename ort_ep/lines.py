@@ -85,6 +85,16 @@ class Growing:
     def at(self, steps: int) -> Point:
         return tuple([a + steps * b for a, b in zip(self.start, self.slope, strict=True)])
 
+    def steps_to(self, point: Sequence[int]) -> int:
+        """At how many steps the first number that grows is this one, rounded down."""
+        axis = next(axis for axis, slope in enumerate(self.slope) if slope)
+        return (point[axis] - self.start[axis]) // self.slope[axis]
+
+
+def are_sizes(kind: str, count: int) -> bool:
+    """Whether so many numbers of numpy's `kind` on the host may be sizes; others are data, which stays the same."""
+    return kind in INTEGERS and count <= MOST_NUMBERS
+
 
 # ------------------------------------------------------------ keys as points
 def point_of(key: Key) -> tuple[Hashable, Point]:
@@ -103,7 +113,7 @@ def point_of(key: Key) -> tuple[Hashable, Point]:
         if isinstance(kind, str):  # of numpy: its value is part of the key
             content = next(host)
             count = math.prod(shape)
-            if kind in INTEGERS and count <= MOST_NUMBERS:
+            if are_sizes(kind, count):
                 point += np.frombuffer(content, kind).tolist()
                 common.append(count)
             else:
@@ -119,9 +129,8 @@ class Keys:
         parts, values = key
         self._fixed = list(parts)
         self._values = values
-        self._shapes: dict[tuple[Hashable, Growing], list[int]] = {}
+        shapes: dict[tuple[Hashable, Growing], list[int]] = {}
         self._numbers: list[tuple[int, str, Growing]] = []
-        self._length = len(parts)
         at, host = 0, 0
         for position, part in enumerate(parts[1:], 1):
             if part is None:
@@ -130,16 +139,16 @@ class Keys:
             slope = direction[at : at + len(shape)]
             at += len(shape)
             if any(slope):
-                self._shapes.setdefault((kind, Growing(shape, slope)), []).append(position)
+                shapes.setdefault((kind, Growing(shape, slope)), []).append(position)
             if isinstance(kind, str):
                 count = math.prod(shape)
-                if kind in INTEGERS and count <= MOST_NUMBERS:
+                if are_sizes(kind, count):
                     if any(direction[at : at + count]):
                         start = tuple(np.frombuffer(values[host], kind).tolist())
                         self._numbers.append((host, kind, Growing(start, direction[at : at + count])))
                     at += count
                 host += 1
-        self._places = [(kind, growing, places) for (kind, growing), places in self._shapes.items()]
+        self._places = [(kind, growing, places) for (kind, growing), places in shapes.items()]
 
     def at(self, steps: int) -> Key:
         parts = self._fixed.copy()
@@ -157,21 +166,19 @@ class Keys:
     def steps_to(self, key: Key) -> int | None:
         """How many steps a key is from the first one; None where it is not on the line."""
         parts, values = key
-        if len(parts) != self._length:
+        if len(parts) != len(self._fixed):
             return None
         if self._places:
             kind, growing, places = self._places[0]
             part = parts[places[0]]
             if part is None or part[0] != kind or len(part[1]) != len(growing.start):
                 return None
-            axis = next(axis for axis, slope in enumerate(growing.slope) if slope)
-            steps = (part[1][axis] - growing.start[axis]) // growing.slope[axis]
+            steps = growing.steps_to(part[1])
         else:
             place, kind, numbers = self._numbers[0]
             if len(values) <= place or len(values[place]) != len(self._values[place]):
                 return None
-            axis = next(axis for axis, slope in enumerate(numbers.slope) if slope)
-            steps = (int(np.frombuffer(values[place], kind)[axis]) - numbers.start[axis]) // numbers.slope[axis]
+            steps = numbers.steps_to(np.frombuffer(values[place], kind).tolist())
         try:
             return steps if self.at(steps) == key else None
         except OverflowError:  # beyond the type of a number on the host

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from ort_ep.lines import INTEGERS, MOST_NUMBERS, Point, UnevenError
+from ort_ep.lines import Point, UnevenError, are_sizes
 from ort_ep.plan import Slot
 
 
@@ -73,7 +73,7 @@ def outlined(results: Results) -> tuple[Outline, Point]:
             values.append(_Known(slot))
         elif not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
             raise UnevenError("a sequence or a rare type on the host")
-        elif value.dtype.char in INTEGERS and value.size <= MOST_NUMBERS:
+        elif are_sizes(value.dtype.char, value.size):
             values.append(_Known(slot, value.dtype.char, value.shape))
             numbers += value.reshape(-1).tolist()
         else:
