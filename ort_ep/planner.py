@@ -117,9 +117,7 @@ class _Builder:
         self.calls: list[_Call] = []
         self.slots: dict[int, int] = {}
         self.values: list[Value] = []
-        self.given: list[
-            tuple[int, Want]
-        ] = []  # the form in which a call takes a slot that it does not ask for on the host
+        self.given: list[tuple[int, Want]] = []  # by slot: the form in which calls take it that do not ask for the host
         self.stored: set[int] = set()  # slots of initializers
         self.known: dict[int, Known] = {}
         self.demanded: set[int] = set()  # slots that some call needs on the host

@@ -218,13 +218,12 @@ def rnn(
     functions = layer.functions()
 
     def build(index: int) -> Direction:
-        (f,), bias = functions[index], None if b is None else mx.sum(b[index].reshape([2, -1]), 0)
-        recur = products(r)(index)
+        (f,), recur = functions[index], products(r)(index)
 
         def cell(step: Array, states: States) -> States:
             return (f(layer.clipped(step + recur(states[0]))),)
 
-        return with_bias(products(w)(index), bias), cell
+        return with_bias(products(w)(index), summed(b, index)), cell
 
     return layer.run(x, build, layer.initial(x, initial_h))[:n_outputs]
 
