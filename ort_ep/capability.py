@@ -28,6 +28,10 @@ class Translation:
     handler: Handler
     bodies: Mapping[str, tuple[Translation, ...]] = field(default_factory=dict)
 
+    def is_ours(self, *names: str) -> bool:
+        """Whether the handler is our own for one of these operators of ONNX; a user's override stays what it is."""
+        return self.handler.domain == "" and self.handler.name in names and not self.handler.override
+
 
 @dataclass(slots=True, eq=False)
 class Verdict:

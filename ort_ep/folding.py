@@ -87,8 +87,8 @@ def _fold(convolution: Translation, normalization: Translation) -> bool:
     """Whether two calls are a convolution and its normalization, of weights that are known."""
     node = normalization.node
     return (
-        _is(convolution, "Conv")
-        and _is(normalization, "BatchNormalization")
+        convolution.is_ours("Conv")
+        and normalization.is_ours("BatchNormalization")
         and normalization.handler.since >= 7
         and node.n_outputs == 1
         and not node.attributes.get("training_mode", 0)
@@ -96,11 +96,6 @@ def _fold(convolution: Translation, normalization: Translation) -> bool:
         and node.inputs[0] is convolution.node.outputs[0]
         and all(map(_is_ours, (*convolution.node.inputs[1:], *node.inputs[1:])))
     )
-
-
-def _is(call: Translation, name: str) -> bool:
-    """Our own handler of this operator; a user's override stays what it is."""
-    return call.handler.domain == "" and call.handler.name == name and not call.handler.override
 
 
 def _is_ours(value: Value | None) -> bool:

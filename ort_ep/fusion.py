@@ -153,10 +153,9 @@ class _Fuser:
 
 
 def _is(call: Translation, *names: str) -> bool:
-    """One of our own handlers for these operators on floats; a user's override stays what it is."""
-    handler, first = call.handler, call.node.input(0)
-    floats = first is not None and first.dtype in ("float32", "float16", "bfloat16")
-    return floats and handler.domain == "" and handler.name in names and not handler.override
+    """One of our own handlers for these operators, on floats."""
+    first = call.node.input(0)
+    return first is not None and first.dtype in ("float32", "float16", "bfloat16") and call.is_ours(*names)
 
 
 def _last_axis(softmax: Translation) -> bool:

@@ -58,18 +58,18 @@ def multiplied(graph: Graph, calls: Sequence[Translation]) -> list[Translation]:
     makers = {id(value): call for call in calls for value in call.node.outputs if value is not None}
     changed = [_of_bytes(call, makers) or call for call in calls]
     read = {id(value) for value in graph.outputs} | {id(value) for call in changed for value in call.node.reads}
-    return [call for call in changed if not _is(call, "DequantizeLinear") or id(call.node.outputs[0]) in read]
+    return [call for call in changed if not call.is_ours("DequantizeLinear") or id(call.node.outputs[0]) in read]
 
 
 def _of_bytes(call: Translation, makers: Mapping[int, Translation]) -> Translation | None:
-    if not _is(call, "MatMul", "Conv"):
+    if not call.is_ours("MatMul", "Conv"):
         return None
     x, w = (_levels(value, makers) for value in call.node.inputs[:2])
     if x is None or w is None or x.scale.shape not in ((), (1,)) or w.levels.constant is None or not w.levels.shape:
         return None
     if w.levels.flags & Flags.OUTER:  # another graph's, so packed in each run
         return None
-    shape, convolves = w.levels.shape, _is(call, "Conv")
+    shape, convolves = w.levels.shape, call.is_ours("Conv")
     depthwise = convolves and shape[1] == 1 and call.node.attributes.get("group", 1) > 1
     if depthwise or (not convolves and len(shape) != 2):
         return None
@@ -86,18 +86,13 @@ def _of_bytes(call: Translation, makers: Mapping[int, Translation]) -> Translati
 def _levels(value: Value | None, makers: Mapping[int, Translation]) -> _Levels | None:
     """What a value is dequantised from, if it is from bytes, to float32."""
     maker = makers.get(id(value))
-    if maker is None or not _is(maker, "DequantizeLinear") or maker.node.attributes.get("block_size", 0):
+    if maker is None or not maker.is_ours("DequantizeLinear") or maker.node.attributes.get("block_size", 0):
         return None
     levels, scale, zero = maker.node.input(0), maker.node.input(1), maker.node.input(2)
     if levels is None or scale is None or levels.dtype not in BYTES or value is None or value.dtype != "float32":
         return None
     axis = maker.node.attributes.get("axis", 1)
     return _Levels(levels, scale, zero, axis) if scale.dtype == "float32" else None
-
-
-def _is(call: Translation, *names: str) -> bool:
-    """One of our own handlers for these operators; a user's override stays what it is."""
-    return call.handler.domain == "" and call.handler.name in names and not call.handler.override
 
 
 def _handler(registry: Registry, domain: str, name: str) -> Handler:
