@@ -1,5 +1,4 @@
 // C enum values and shapes -> MLX's.
-#include <algorithm>
 #include <iterator>
 
 #include "handles.hpp"
@@ -50,15 +49,21 @@ mx::CompileMode c_compile_mode(mlx_compile_mode m) {
   bad_argument("unknown compile mode");
 }
 
+void check_size(const mx::Shape& shape) {
+  size_t bytes = 16; // twice the widest element's, because MLX counts in int64_t, too
+  bool overflow = false, empty = false;
+  for (auto d : shape) {
+    overflow |= __builtin_mul_overflow(bytes, size_t(d), &bytes);
+    empty |= d == 0;
+  }
+  if (overflow && !empty) bad_argument("array too large: its bytes cannot be counted in 64 bits");
+}
+
 mx::Shape c_shape(const int* dims, size_t n) {
   auto shape = c_span<mx::Shape>(dims, n);
-  size_t bytes = 16; // of the widest element: beyond 64 bits MLX would allocate what is left of the product
-  bool overflow = false;
-  for (auto d : shape) {
+  for (auto d : shape)
     if (d < 0) bad_argument("negative dimension");
-    overflow |= __builtin_mul_overflow(bytes, size_t(d), &bytes);
-  }
-  if (overflow && std::find(shape.begin(), shape.end(), 0) == shape.end()) bad_argument("array too large");
+  check_size(shape);
   return shape;
 }
 

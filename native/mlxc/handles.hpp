@@ -191,11 +191,19 @@ inline std::string c_str(const char* text) {
 
 // ---- C++ -> C
 
+// Whatever made an array: MLX's product of dimensions wraps, and it would allocate what is left and write past that.
+void check_size(const mx::Shape& shape);
+inline void check_size(const mx::array& a) { check_size(a.shape()); }
+inline void check_size(const Arrays& arrays) {
+  for (const auto& a : arrays) check_size(a);
+}
+
 // A set handle is assigned to in place, an empty one is filled.
 template <class Handle, class Value>
 void put(Handle* result, Value&& value) {
   using T = target_t<Handle>;
   if (!result) bad_argument("NULL result pointer");
+  if constexpr (std::is_same_v<T, mx::array> || std::is_same_v<T, Arrays>) check_size(value);
   if (result->ctx)
     *static_cast<T*>(result->ctx) = T(std::forward<Value>(value));
   else

@@ -167,7 +167,7 @@ def test_managed_data_that_is_refused_stays_the_callers(capi: CApi, dims: tuple[
     dtor = ctypes.cast(capi.keep(mlx.mlx_array_new_data_managed_dtor(freed.append)), ctypes.c_void_p)
     shape, ndim = capi.pointer(dims)
     assert capi.c.mlx_array_new_data_managed_payload(8, shape, ndim, 10, 77, dtor) == 0
-    assert load.take_error() == message
+    assert message in (load.take_error() or "")
     assert freed == []
 
 

@@ -75,11 +75,42 @@ def test_no_stream(capi: CApi) -> None:
     assert load.take_error() == "expected a non-empty mlx_stream"
 
 
+MOST = 2**31 - 1
+
+
 @pytest.mark.parametrize("name", ["zeros", "ones"])
-@pytest.mark.parametrize("shape", [(-1,), (3, -7), (2**31 - 1,) * 3])
+@pytest.mark.parametrize("shape", [(-1,), (3, -7), (MOST,) * 3])
 def test_impossible_shapes(capi: CApi, name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(Failed):
         capi.op(name, shape, np.float32)
+
+
+ONE, NO_MORE = np.array(1.0, "f4"), (MOST,) * 3
+# In 64 bits the bytes of these wrap to a few GiB, which a large machine would give and MLX would write past.
+UNCOUNTABLE: dict[str, tuple[object, ...]] = {
+    "full": (NO_MORE, ONE, np.float32),
+    "broadcast_to": (ONE, NO_MORE),
+    "eye": (2**30 + 2, 2**31 - 3, 0, np.int64),
+    "tile": (ONE, NO_MORE),
+    "random_bits": (NO_MORE, 4, None),
+    "random_normal": (NO_MORE, np.float32, 0.0, 1.0, None),
+}
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", *UNCOUNTABLE])
+def test_bytes_that_cannot_be_counted(capi: CApi, name: str) -> None:
+    with pytest.raises(Failed, match="array too large"):
+        capi.node(name, *UNCOUNTABLE.get(name, (NO_MORE, np.float32)))
+
+
+def test_views_whose_sum_cannot_be_counted(capi: CApi) -> None:
+    row, column = (capi.node("broadcast_to", ONE, shape) for shape in ((1, MOST), (MOST, 1)))
+    with pytest.raises(Failed, match="array too large"):
+        capi.node("add", row, column)
+    slot = Slot()
+    assert capi.c.mlx_broadcast_arrays(slot.address, capi.vector([row, column]), capi.stream) == 1
+    assert "array too large" in load.take_error()
+    assert capi.c.mlx_array_size(capi.node("zeros", (MOST, MOST, 0), np.float32)) == 0
 
 
 @pytest.mark.parametrize("call", ["random_normal", "random_uniform", "broadcast_to", "full"])
