@@ -8,7 +8,8 @@ using namespace mlxc;
 
 namespace {
 
-// Unpacked at a time: output channels, and inputs (or a whole group, if that is longer). Half a megabyte at most.
+// Unpacked at a time: output channels, and inputs (or a whole group, if that is longer): 192 KiB, or 192 bytes for each
+// input of such a group.
 constexpr int panel = 3 * kernels::block, part = 1024;
 
 void product(const float* x, const kernels::Levels& levels, float* out, int64_t positions, int length) {
