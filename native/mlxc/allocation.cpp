@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
-#include <utility>
 
 #include <unistd.h>
 
@@ -147,9 +146,9 @@ void install() {
 
 } // namespace
 
-Lending::Lending() : outer_(std::exchange(lending, this)) {}
+Lending::Lending() { lending = this; }
 
-Lending::~Lending() { lending = outer_; }
+Lending::~Lending() { lending = nullptr; }
 
 bool host_allocator() {
   static const bool host = [] {

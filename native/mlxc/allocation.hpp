@@ -14,7 +14,8 @@ void guard_allocations();
 // Whether arrays live in plain malloc'ed memory (no GPU back end).
 bool host_allocator();
 
-// Memory of the caller's that arrays of this thread may lie in. It outlives them; they are dropped on this thread.
+// Memory of the caller's that arrays of this thread may lie in. It outlives them; they are dropped on this thread. A
+// thread has one at a time.
 class Lending {
  public:
   Lending();
@@ -34,7 +35,6 @@ class Lending {
   };
   Piece offered_;
   std::vector<Piece> lent_;
-  Lending* outer_;
 };
 
 } // namespace mlxc
