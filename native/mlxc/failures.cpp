@@ -113,8 +113,8 @@ void fail_pending(State& all, const std::vector<Stream>& streams, const std::str
 // are a hundred. Counted down too often it only waits later, so other threads' tasks need no exact account.
 std::atomic<int> evaluations{0};
 
-void settle_tasks(const std::vector<Stream>& streams, int running_before) {
-  if (!host_allocator()) return;
+void settle_tasks(std::vector<Stream> streams, int running_before) {
+  std::erase_if(streams, [](const Stream& stream) { return stream.device != mlx::core::Device::cpu; }); // a GPU's end
   for (auto stream : streams) {
     try {
       mlx::core::synchronize(stream);
@@ -122,7 +122,8 @@ void settle_tasks(const std::vector<Stream>& streams, int running_before) {
       continue; // another thread's stream, or the same error once more: the count is right all the same
     }
   }
-  const int undone = mlx::core::scheduler::n_active_tasks() - (evaluations == 1 ? 0 : running_before);
+  const bool alone = host_allocator() && evaluations == 1;
+  const int undone = mlx::core::scheduler::n_active_tasks() - (alone ? 0 : running_before);
   for (int i = 0; i < undone && !streams.empty(); ++i) mlx::core::scheduler::notify_task_completion(streams[0]);
 }
 
