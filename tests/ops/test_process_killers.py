@@ -277,12 +277,16 @@ def model_of(case: Case, constants: bool, unseen: bool) -> ModelProto:
 
 
 def session_of(model: ModelProto | str, strict: bool = True, **options: str) -> ort_ep.InferenceSession:
-    """A session in which ONNX Runtime neither computes constants itself nor answers in our place."""
+    """A session in which ONNX Runtime neither computes constants itself nor answers in our place.
+
+    Unfused, because on a GPU MLX compiles a kernel of its own for each of these models, for seconds each.
+    """
     settings = ort.SessionOptions()
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.log_severity_level = 4
     given = model if isinstance(model, str) else model.SerializeToString()
-    return ort_ep.InferenceSession(given, settings, strict=strict, on_compute_error="raise", tf32="off", **options)
+    options = {"on_compute_error": "raise", "tf32": "off", "fuse": "off"} | options
+    return ort_ep.InferenceSession(given, settings, strict=strict, **options)
 
 
 def trouble(case: Case, constants: bool, unseen: bool) -> str:
