@@ -22,7 +22,7 @@ import onnx
 from children import FAMILIES
 
 import mlxc_py as mx
-from ort_ep import capability, compiled, dtypes, lines, plan, planner, proto, streams
+from ort_ep import capability, compiled, dtypes, lines, plan, planner, proto, stages, streams
 from ort_ep.registry import REGISTRY
 
 AHEAD = (9, 24, 70)
@@ -69,11 +69,11 @@ class Stage:
 
         self.plan = built
         self.frame = built.frame([slot(position, value) for position, value in enumerate(feeds)])
-        self.stage = compiled._stages(built)[0]
-        self.key = compiled._key(self.stage, self.frame, compiled.ANYWHERE)
+        self.stage = stages.cut(built)[0]
+        self.key = self.stage.key(self.frame, compiled.ANYWHERE)
 
     def record(self, key: lines.Key) -> lines.Recorded[Any]:
-        return compiled._recording(self.plan, self.stage, self.frame, key)
+        return stages.recording(self.plan, self.stage, self.frame, key)
 
     def line(self, start: int, direction: lines.Point) -> lines.Line[Any] | None:
         """The line in a direction, from some steps on, as far as it holds where a run would look."""
@@ -120,7 +120,7 @@ def row(maker: harness.Maker, triple: harness.Triple) -> dict[str, Any]:
         built = planned(without_shapes(made.model))
     except harness.Unfit:
         return {}
-    if built is None or not compiled._stages(built)[0].even:
+    if built is None or not stages.cut(built)[0].even:
         return {}
     feeds = [made.feeds.get(port.name) for port in built.inputs]
     if any(isinstance(value, list) for value in feeds):
