@@ -104,8 +104,7 @@ def _is_ours(value: Value | None) -> bool:
 
 def _joined(convolution: Translation, normalization: Translation) -> Translation:
     first, last = convolution.node, normalization.node
-    handler = _HANDLERS.lookup(_DOMAIN, "NormalizedConv", 1)
-    assert handler is not None
+    handler = _HANDLERS.only(_DOMAIN, "NormalizedConv")
     epsilon = last.attributes.get("epsilon", 1e-5)
     inputs = (*first.inputs[:2], *last.inputs[1:], *first.inputs[2:])
     attributes = {**first.attributes, "epsilon": epsilon}

@@ -191,7 +191,5 @@ def _columns(value: Value) -> object:
 
 def _call(name: str, last: Translation, inputs: Collection[Value | None], **attributes: float) -> Translation:
     """A call in the place of `last`, whose name and outputs it has."""
-    handler = _HANDLERS.lookup(DOMAIN, name, 1)
-    assert handler is not None
     node = replace(last.node, op_type=name, domain=DOMAIN, inputs=tuple(inputs), attributes=attributes)
-    return Translation(node, handler)
+    return Translation(node, _HANDLERS.only(DOMAIN, name))

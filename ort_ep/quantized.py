@@ -16,7 +16,7 @@ from ort_ep.capability import Translation
 from ort_ep.graph import Flags, Graph, Value
 from ort_ep.ops.norm import per_channel
 from ort_ep.ops.quant import QLINEAR_KERNEL, IntegerKernel, conv_integer
-from ort_ep.registry import BYTES, MICROSOFT, REGISTRY, Handler, Registry
+from ort_ep.registry import BYTES, MICROSOFT, REGISTRY, Registry
 
 _HANDLERS: Final = Registry()
 _DOMAIN: Final = "mlx"
@@ -78,7 +78,7 @@ def _of_bytes(call: Translation, makers: Mapping[int, Translation]) -> Translati
     if any(values.shape not in known for values in (w.scale, w.zero) if values is not None):
         return None
     inputs = (x.levels, w.levels, x.scale, w.scale, x.zero, w.zero, *call.node.inputs[2:])
-    handler = _CONVOLUTION if convolves else _handler(REGISTRY, MICROSOFT, "MatMulIntegerToFloat")
+    handler = _CONVOLUTION if convolves else REGISTRY.only(MICROSOFT, "MatMulIntegerToFloat")
     node = replace(call.node, op_type=handler.name, domain=handler.domain, inputs=inputs)
     return Translation(node, handler)
 
@@ -95,10 +95,4 @@ def _levels(value: Value | None, makers: Mapping[int, Translation]) -> _Levels |
     return _Levels(levels, scale, zero, axis) if scale.dtype == "float32" else None
 
 
-def _handler(registry: Registry, domain: str, name: str) -> Handler:
-    handler = registry.lookup(domain, name, 1)
-    assert handler is not None
-    return handler
-
-
-_CONVOLUTION: Final = _handler(_HANDLERS, _DOMAIN, "ConvOfBytes")
+_CONVOLUTION: Final = _HANDLERS.only(_DOMAIN, "ConvOfBytes")

@@ -258,6 +258,11 @@ class Registry:
                 return handler
         return None
 
+    def only(self, domain: str, name: str) -> Handler:
+        """The one handler of an operator, whatever overrides it; KeyError for none, ValueError for several."""
+        (handler,) = self._ops[_domain(domain), name].ours
+        return handler
+
     def versions(self, domain: str, name: str) -> list[int]:
         """Every registered `since` of an operator, oldest first."""
         versions = self._ops.get((_domain(domain), name), _Versions())
