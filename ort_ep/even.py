@@ -111,8 +111,8 @@ class Watched:
 
     def note(self, fixed: Fixed, arguments: Sequence[Any], results: Sequence[Any]) -> None:
         for value in fixed(arguments):
-            if isinstance(value, np.ndarray):
-                self._note(value, may_grow=False)
+            if isinstance(value, np.ndarray | np.generic):  # what is computed of rank 0 is a scalar to numpy
+                self._note(np.asarray(value), may_grow=False)
         for value in results:
             if isinstance(value, np.ndarray | np.generic):
                 self._note(np.asarray(value), may_grow=True)

@@ -45,4 +45,8 @@ class Copy {
 // In the place of MLX's Reshape or Contiguous on the CPU, whose copies are up to ten times slower. Null elsewhere.
 std::shared_ptr<mx::Primitive> own_copy(mx::Primitive& primitive);
 
+// Of the one for Reshape, which is called CpuRows: the shape that it gives, and a result of another shape.
+const mx::Shape& shape_of_rows(const mx::Primitive& rows);
+mx::array in_rows(const mx::array& x, mx::Shape shape, mx::Stream stream);
+
 } // namespace mlxc

@@ -111,8 +111,11 @@ std::optional<mx::Strides> strides_in(const mx::Shape& shape, const mx::array& a
 // The same elements in the result's shape: where they lie, if they may, or copied row by row.
 class CpuRows : public CpuPrimitive {
  public:
-  // dense: they may lie in no other way than row by row
-  CpuRows(mx::Stream stream, bool dense) : CpuPrimitive(stream), dense_(dense) {}
+  // dense: they may lie in no other way than row by row, and keep their shape
+  CpuRows(mx::Stream stream, bool dense, mx::Shape shape)
+      : CpuPrimitive(stream), dense_(dense), shape_(std::move(shape)) {}
+
+  const mx::Shape& shape() const { return shape_; }
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     const auto& in = inputs[0];
@@ -133,7 +136,8 @@ class CpuRows : public CpuPrimitive {
 
   const char* name() const override { return "CpuRows"; }
   bool is_equivalent(const mx::Primitive& other) const override {
-    return dense_ == static_cast<const CpuRows&>(other).dense_;
+    const auto& o = static_cast<const CpuRows&>(other);
+    return dense_ == o.dense_ && shape_ == o.shape_;
   }
 
  private:
@@ -145,6 +149,7 @@ class CpuRows : public CpuPrimitive {
   }
 
   const bool dense_;
+  const mx::Shape shape_;
 };
 
 } // namespace
@@ -152,8 +157,15 @@ class CpuRows : public CpuPrimitive {
 std::shared_ptr<mx::Primitive> own_copy(mx::Primitive& primitive) {
   if (primitive.device() != mx::Device::cpu) return nullptr;
   const std::string name = primitive.name();
-  const bool dense = name == "Contiguous";
-  return dense || name == "Reshape" ? std::make_shared<CpuRows>(primitive.stream(), dense) : nullptr;
+  if (name == "Contiguous") return std::make_shared<CpuRows>(primitive.stream(), true, mx::Shape());
+  if (name != "Reshape") return nullptr;
+  return std::make_shared<CpuRows>(primitive.stream(), false, static_cast<mx::Reshape&>(primitive).state());
+}
+
+const mx::Shape& shape_of_rows(const mx::Primitive& rows) { return static_cast<const CpuRows&>(rows).shape(); }
+
+mx::array in_rows(const mx::array& x, mx::Shape shape, mx::Stream stream) {
+  return {shape, x.dtype(), std::make_shared<CpuRows>(stream, false, shape), {x}};
 }
 
 const float* dense(const mx::array& a, mx::cpu::CommandEncoder& encoder) {

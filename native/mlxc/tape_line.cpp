@@ -4,6 +4,7 @@
 #include <set>
 #include <typeinfo>
 
+#include "copies.hpp"
 #include "extras.h"
 #include "fuse.hpp"
 #include "layout.hpp"
@@ -70,6 +71,9 @@ const std::unordered_map<std::string, Sized> sized_kinds{
     {"Reshape",
      {[](const mx::Primitive& p) { return numbers(state_of<mx::Reshape>(p)); },
       [](const Arrays& in, const Numbers& all, mx::Primitive& p) { return mx::reshape(in[0], part(all), p.stream()); }}},
+    {"CpuRows",
+     {[](const mx::Primitive& p) { return numbers(shape_of_rows(p)); },
+      [](const Arrays& in, const Numbers& all, mx::Primitive& p) { return in_rows(in[0], part(all), p.stream()); }}},
     {"Broadcast",
      {[](const mx::Primitive& p) { return numbers(state_of<mx::Broadcast>(p)); },
       [](const Arrays& in, const Numbers& all, mx::Primitive& p) {
@@ -355,6 +359,7 @@ void TapeLine::find_ramps(const Sight& sight, const Sight& next) {
           x.dtype(),
           growing(numbers(x.shape()), numbers(y.shape()), "a constant"),
           growing(values_form(x), values_form(y), "a constant")};
+      require(same_bytes(ramp.at(0), x), "a constant"); // the form is of its first elements alone
       // where a slope has a fraction, it is unknown what is rounded
       for (double slope : ramp.form.slope) require(slope == std::floor(slope) && std::abs(slope) < most, "a constant");
       ramps_.emplace_back(x.id(), std::move(ramp));

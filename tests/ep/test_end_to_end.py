@@ -446,3 +446,22 @@ def test_computed_constants_of_types_that_mlx_lacks(stored: int) -> None:
     mine, cpu = sessions(helper.make_model(graph, opset_imports=opset, ir_version=10))
     all_on_mlx(mine)
     same(mine, cpu, {"scale": np.array(0.5, np.float32)})
+
+
+@pytest.mark.parametrize("engine", ["auto", "compile", "eager"])
+@pytest.mark.parametrize(
+    "shaped",
+    ["a = Reshape (c, p) b = Reshape (c, q)", "a = Flatten <axis = 0> (c) b = Flatten <axis = 2> (c)"],
+    ids=["Reshape", "Flatten"],
+)
+def test_one_value_in_two_shapes(engine: str, shaped: str) -> None:
+    """MLX's compile merges what is equivalent."""
+    mine, cpu = sessions(
+        f"""{HEAD} g (float[N, 6] x) => (float[J, K] y, float[L, M] z)
+        <int64[2] p = {{-1, 4}}, int64[2] q = {{3, -1}}>
+        {{ c = Concat <axis = 0> (x, x) {shaped} y = Softmax <axis = 0> (a) z = Softmax <axis = 0> (b) }}""",
+        engine=engine,
+    )
+    for rows in (4, 2, 4):
+        same(mine, cpu, {"x": np.arange(rows * 6, dtype=np.float32).reshape(rows, 6) / 7})
+    all_on_mlx(mine)

@@ -167,20 +167,36 @@ ASKS = {
 TABLE = ", ".join("7" if i == 41 else "5" for i in range(300))
 
 
-@pytest.mark.parametrize("question", ASKS)
-def test_what_a_model_asks_of_a_length(question: str) -> None:
+VECTORS = ("a part of a table", "a shape")
+
+
+@pytest.mark.parametrize(("rank", "question"), [(r, q) for r in (0, 1) for q in ASKS if r or q not in VECTORS])
+def test_what_a_model_asks_of_a_length(rank: int, question: str) -> None:
+    numbers = {"m": 41, "two": 2, "one": 1, "zero": 0, "low": 40, "high": 43, "seven": 7}
+    constants = ", ".join(f"int64{'[1]' * rank} {name} = {{{number}}}" for name, number in numbers.items())
+    length = "n = Identity (s)" if rank else "n = Squeeze (s)"
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[N, 3] x) => (float[M, 3] y)
-        <int64[1] m = {{41}}, int64[1] two = {{2}}, int64[1] one = {{1}}, int64[1] zero = {{0}}, int64[1] low = {{40}},
-         int64[1] high = {{43}}, int64[1] seven = {{7}}, int64[300] table = {{{TABLE}}}>
-        {{ n = Shape <start = 0, end = 1> (x) {ASKS[question]} y = Add (x, b) }}"""
+        g (float[N, 3] x) => (float[M, 3] y) <{constants}, int64[300] table = {{{TABLE}}}>
+        {{ s = Shape <start = 0, end = 1> (x) {length} {ASKS[question]} y = Add (x, b) }}"""
     )
     pair = Pair(model.SerializeToString())
     for length in range(2, 140):
         pair.run({"x": np.full((length, 3), length, np.float32)})
     if question in ("the length", "from a length on", "at most"):
         assert pair.derived > 40
+
+
+def test_a_constant_that_is_a_ramp_from_its_second_length_on() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 3] x) => (float[N, 3] y) <int64[1] sixteen = {16}, int64[1] one = {1}>
+        { n = Shape <start = 0, end = 1> (x) v = Concat <axis = 0> (n, n, sixteen) t, i = TopK (v, one)
+          f = Cast <to = 1> (t) y = Mul (x, f) }"""
+    )
+    pair = Pair(model.SerializeToString())
+    for length in (7, 9, 11, 13, 15, 17):
+        pair.run({"x": np.ones((length, 3), np.float32)})
 
 
 @pytest.mark.parametrize(("op", "factor"), [("Mul", 7 / 3), ("Div", 0.3), ("Div", 7 / 13)])
@@ -334,6 +350,9 @@ def test_growing_numbers() -> None:
         ("Gather", ([9, 4], [1]), ([8, 4], [1]), True),
         ("Gather", ([9, 4], [1]), ([9, 4], [0]), False),
         ("Cast", ([-3],), ([3],), False),
+        ("Equal", (9, 41), (12, 41), True),
+        ("Equal", (9, 41), (50, 41), False),
+        ("Cast", (-3,), (3,), False),
     ],
 )
 def test_what_may_differ_on_the_host(operator: str, arguments: Any, others: Any, same: bool) -> None:
