@@ -246,10 +246,10 @@ def exact_convolution(x: Array, w: ExactKernel, window: Window, group: int) -> A
 
 def exact_nibbles(x: Array, kernels: Sequence[Kernel], channels: int, window: Window, group: int) -> Array:
     """As exact_convolution, where the weights lie within 4 bits and a sign: 16 times as many terms are exact."""
-    data = x.reshape([x.shape[0], group, -1, *x.shape[2:]])
+    data = x.reshape([x.shape[0], group, x.shape[1] // group, *x.shape[2:]])
     total = mx.zeros([1], mx.int32)
     for index, some in enumerate(kernels):
-        part = data[:, :, index * channels : (index + 1) * channels].reshape([x.shape[0], -1, *x.shape[2:]])
+        part = data[:, :, index * channels : (index + 1) * channels].flatten(1, 2)
         total = total + convolve(part, some, None, window, group).astype(mx.int32)
     return total
 

@@ -102,3 +102,14 @@ def test_what_stays(both: Callable[..., list[str]], body: str) -> None:
 def test_depthwise_convolutions_stay(both: Callable[..., list[str]]) -> None:
     weights = {**LEVELS, "w": integers(np.int8, 6, 1, 3), "ws": scales()}
     assert "Conv" in both(f"{QUANTISED} b = DequantizeLinear(w, ws) y = Conv <group = 6> (a, b)", weights)
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_images_of_three_dimensions(both: Callable[..., list[str]], batch: int) -> None:
+    """More terms than float32 sums exactly, so in halves of a byte."""
+    x = RANDOM.normal(0, 2, (batch, 32, 3, 4, 3)).astype(np.float32)
+    weights = {**LEVELS, "w": integers(np.int8, 4, 32, 3, 3, 3), "ws": scales(4)}
+    ran = both(
+        f"{QUANTISED} b = DequantizeLinear <axis = 0> (w, ws) y = Conv <pads = [1, 1, 1, 1, 1, 1]> (a, b)", weights, x
+    )
+    assert ran == ["QuantizeLinear", "ConvOfBytes"]
