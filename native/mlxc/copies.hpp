@@ -1,17 +1,22 @@
 // Copies of arrays that do not lie row by row.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "cpu_primitives.hpp"
 
 namespace mlxc {
 
-// Axes that are walked in one stride by every operand become one; axes of size 1 go.
-inline void collapse(mx::Shape& shape, std::vector<mx::Strides>& strides) {
-  mx::Shape sizes;
+// Axes that are walked in one stride by every operand become one, where its size can be told; axes of size 1 go.
+template <class Sizes>
+void collapse(Sizes& shape, std::vector<mx::Strides>& strides) {
+  constexpr int64_t most = std::numeric_limits<typename Sizes::value_type>::max();
+  Sizes sizes;
   std::vector<mx::Strides> steps(strides.size());
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (shape[axis] == 1) continue;
-    bool joins = !sizes.empty();
+    bool joins = !sizes.empty() && sizes.back() <= most / std::max<int64_t>(shape[axis], 1);
     for (size_t i = 0; joins && i < strides.size(); ++i) joins = steps[i].back() == strides[i][axis] * shape[axis];
     if (joins) {
       sizes.back() *= shape[axis];

@@ -93,7 +93,7 @@ namespace {
 
 // The strides of elements in another shape where they lie, if there are any.
 std::optional<mx::Strides> strides_in(const mx::Shape& shape, const mx::array& a) {
-  mx::Shape sizes = a.shape();
+  std::vector<int64_t> sizes(a.shape().begin(), a.shape().end()); // together they may be more than an int counts
   std::vector<mx::Strides> steps{a.strides()};
   collapse(sizes, steps);
   mx::Strides strides(shape.size(), 1);

@@ -85,3 +85,18 @@ def test_bits_are_kept() -> None:
     hole = placeholder((2, 3), mx.float32)
     (found,) = Tape([hole], [mx.contiguous(hole.transpose())])([mx.array(x)])
     np.testing.assert_array_equal(np.array(found).view(np.int32), np.ascontiguousarray(x.T).view(np.int32))
+
+
+def test_more_elements_than_an_int_counts() -> None:
+    """A view of few bytes: whose axes together are more than MLX's shapes can tell."""
+    hole = placeholder((1, 4), mx.uint8)
+    rows = mx.broadcast_to(hole, (2**29 + 100, 4))
+    tape = Tape([hole], [rows.reshape(2, 2**28 + 50, 4)[:, -3:], rows[:, 1:2].reshape(4, -1)[2:3, :2]])
+    assert tape.count("CpuRows") == 2
+    last, some = tape([mx.array([[1, 2, 3, 4]], mx.uint8)])
+    np.testing.assert_array_equal(np.array(last), np.broadcast_to([1, 2, 3, 4], (2, 3, 4)))
+    np.testing.assert_array_equal(np.array(some), [[2, 2]])
+    (one,) = Tape([hole], [mx.broadcast_to(hole[:, :1], (2**29 + 100, 4)).reshape(2, -1)[:, -2:]])(
+        [mx.array([[7, 0, 0, 0]], mx.uint8)]
+    )
+    np.testing.assert_array_equal(np.array(one), [[7, 7], [7, 7]])
