@@ -198,6 +198,8 @@ meet what is said here; `ort_ep.claim_report(session)` tells the reason for each
 ONNX's reference and ONNX Runtime's CPU provider disagree on `Resize` where `scales` times the input's size is no whole
 number: `align_corners` is as the reference has it, `tf_crop_and_resize` as the CPU provider has it, which also goes for
 crops that reach beyond the input.
+
+`QMoE` weighs experts as its schema says: to a sum of 1 with `normalize_routing_weights` only. The CPU provider always does.
 """
 
 
