@@ -199,7 +199,8 @@ ONNX's reference and ONNX Runtime's CPU provider disagree on `Resize` where `sca
 number: `align_corners` is as the reference has it, `tf_crop_and_resize` as the CPU provider has it, which also goes for
 crops that reach beyond the input.
 
-`QMoE` weighs experts as its schema says: to a sum of 1 with `normalize_routing_weights` only. The CPU provider always does.
+`QMoE` weighs experts as its schema says, to a sum of 1 with `normalize_routing_weights` only. The CPU provider always
+does so.
 """
 
 
