@@ -178,8 +178,12 @@ def pad(
         return pad_constant(data, chosen, before, after, constant_value)
     for axis, first, last in zip(chosen, before, after, strict=True):
         if first or last:
-            length = data.shape[axis]
-            data = mx.take(data, mx.array(PADDING[mode](np.arange(-first, length + last), length)), axis)
+            cut = max(-first, 0)  # first of all, so what is cut off is not repeated
+            length = data.shape[axis] - cut - max(-last, 0)
+            positions = np.arange(-max(first, 0), length + max(last, 0))
+            if positions.size and not length:
+                raise ValueError(f"Pad by {pads.tolist()} has nothing to repeat of {tuple(data.shape)}")
+            data = mx.take(data, mx.array(PADDING[mode](positions, length) + cut), axis)
     return data
 
 

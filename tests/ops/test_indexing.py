@@ -109,6 +109,15 @@ def test_pad(check: Check, draw: Draw, mode: Any, dtype: str) -> None:
     check("Pad", x, pads, expect=np.pad(x, [(1, 0), (2, 3)], mode), mode=mode, constants=(1,))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_pad_repeats_nothing_that_it_cuts_off(check: Check, draw: Draw, mode: Any) -> None:
+    x = draw(np.float32, 6, 7)
+    pads = np.array([-1, 2, 3, -2])
+    expected = np.pad(x[1:, :-2], [(0, 3), (2, 0)], mode)
+    check("Pad", x, pads, expect=expected, mode=mode, constants=(1,), opset=19)
+    check("Pad", x, pads, expect="cpu", mode=mode, constants=(1,), opset=19)
+
+
 def test_pad_forms(check: Check, draw: Draw) -> None:
     x = draw(np.float32, 3, 4)
     five = np.array(5, np.float32)
