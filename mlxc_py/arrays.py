@@ -170,7 +170,11 @@ class Array(fastcall.Handle, Methods):
         return mx.printing.describe(self) if self.handle else "array(<closed>)"
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else str(self)
+        if not self.ndim:
+            return format(self.item(), spec)
+        if spec:
+            raise TypeError(f"format {spec!r} is for scalars, this array has shape {tuple(self.shape)}")
+        return str(self)
 
     # ---- interop, copies
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

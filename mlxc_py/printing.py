@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,4 +59,5 @@ def describe(a: Array) -> str:
         threshold=1000,
         formatter={"bool": str, "float_kind": lambda x: f"{x:.{digits}g}", "complex_kind": lambda x: f"{x:.{digits}g}"},
     )
-    return f"array({body}, dtype={a.dtype.name})"
+    lines = re.sub("\n+", "\n", body)  # numpy leaves one empty between matrices
+    return f"array({lines}, dtype={a.dtype.name})"

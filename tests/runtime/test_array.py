@@ -86,8 +86,11 @@ def test_item_converts_by_dtype() -> None:
 
 
 def test_text() -> None:
-    for value in ([[1.5, 2], [3, 4]], 1, [True, False], []):
+    for value in ([[1.5, 2], [3, 4]], 1, [True, False], [], [[[1], [2]], [[3], [4]]], 0.5, True, 1 + 2j):
         assert repr(mx.array(value)) == repr(reference.array(value))
+        assert f"{mx.array(value)}" == f"{reference.array(value)}"
+    with pytest.raises(TypeError, match="is for scalars"):
+        f"{mx.array([1, 2]):.2f}"
     assert str(mx.float32) == "mlxc_py.float32"
     with mx.printoptions(precision=3):
         assert repr(mx.array(1.23456)) == "array(1.23, dtype=float32)"
