@@ -97,7 +97,7 @@ def session_options(*, strict: bool = False, **options: object) -> onnxruntime.S
     `options` are provider options, checked here. With strict=True ONNX Runtime's Fail refuses a model of which a node
     would stay on the CPU.
     """
-    texts = _checked(options | {"strict": True} if strict else options)
+    texts = _checked(options | {"strict": True} if _is_strict(strict) else options)
     settings = onnxruntime.SessionOptions()
     register()
     settings.add_provider_for_devices(devices()[:1], texts)
@@ -129,7 +129,7 @@ class InferenceSession(onnxruntime.InferenceSession):
                 f"ort_ep.InferenceSession sets the providers itself, {EP_NAME} and then CPUExecutionProvider: give the "
                 "options of the former as keywords, or use onnxruntime.InferenceSession for a list of your own"
             )
-        texts = _checked(options)
+        texts, strict = _checked(options), _is_strict(strict)
         register()
         disabled = _disabled_optimizers(sess_options)
         if sess_options in _made and not texts:  # named again, ORT would warn that it has its providers
@@ -203,6 +203,10 @@ def _refuse_cpu_nodes(session: onnxruntime.InferenceSession) -> None:
         more = f"; and {len(declined) - SHOWN} more" if len(declined) > SHOWN else ""
         count = "1 node stays" if len(declined) == 1 else f"{len(declined)} nodes stay"
         raise StrictError(f"strict=True, but {count} on the CPU: {shown}{more}")
+
+
+def _is_strict(value: object) -> bool:
+    return parse({"strict": value}).strict
 
 
 def _checked(options: dict[str, object]) -> dict[str, str]:

@@ -161,6 +161,11 @@ def test_unknown_option(plain: bytes) -> None:
         ort_ep.InferenceSession(plain, devise="cpu")
     with pytest.raises(OptionError, match="provider option device is 'cpo'"):
         ort_ep.session_options(device="cpo")
+    for wrong in ("maybe", 2):
+        with pytest.raises(OptionError, match=f"provider option strict is '{wrong}'"):
+            ort_ep.InferenceSession(plain, strict=wrong)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=f"provider option strict is '{wrong}'"):
+            ort_ep.session_options(strict=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("keyword", ["providers", "provider_options"])
