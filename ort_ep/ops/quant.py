@@ -18,7 +18,7 @@ from ort_ep.ops.conv import Kernel, convolve, kernel, one_to_three_axes
 from ort_ep.ops.matmul import EXACT_TERMS, ExactFactor, exact_product
 from ort_ep.ops.narrow import held, is_int, narrowed
 from ort_ep.ops.norm import per_channel
-from ort_ep.ops.precision import is_float, widen
+from ort_ep.ops.precision import is_float, on_cpu, widen
 from ort_ep.ops.window import Sliding, Window
 from ort_ep.registry import BYTES, FLOATS, MICROSOFT, SINGLES, Preparations, op
 
@@ -165,6 +165,11 @@ def matmul_integer(
     return integer_product(a, b, a_zero_point)
 
 
+# A GPU's convolutions may compute with transformed images and kernels (Winograd), which rounds: to far less than a half
+# where sums are this many times smaller than what float32 holds exactly.
+MARGIN = 16
+
+
 class ExactKernel(NamedTuple):
     """The weights of an exact convolution: whole, or their high and low nibbles, each for `channels` at a time."""
 
@@ -176,9 +181,10 @@ class ExactKernel(NamedTuple):
     @classmethod
     def of(cls, w: Array, group: int) -> ExactKernel:
         """Of weights [O, C / group, ...] within 8 bits and a sign."""
-        if math.prod(w.shape[1:]) <= EXACT_TERMS:
+        terms = EXACT_TERMS if on_cpu() else EXACT_TERMS // MARGIN
+        if math.prod(w.shape[1:]) <= terms:
             return cls(kernel(w.astype(mx.float32), group=group))
-        channels = max(16 * EXACT_TERMS // math.prod(w.shape[2:]), 1)
+        channels = max(16 * terms // math.prod(w.shape[2:]), 1)
 
         def parts(nibbles: Array) -> tuple[Kernel, ...]:
             wide, starts = nibbles.astype(mx.float32), range(0, w.shape[1], channels)
@@ -239,7 +245,7 @@ def exact_convolution(x: Array, w: ExactKernel, window: Window, group: int) -> A
     """The convolution in int32 of values within 8 bits and a sign, through float32 sums that stay exact."""
     data = x.astype(mx.float32)
     if w.whole is not None:
-        return convolve(data, w.whole, None, window, group).astype(mx.int32)
+        return nearest(convolve(data, w.whole, None, window, group))
     high, low = (exact_nibbles(data, kernels, w.channels, window, group) for kernels in (w.high, w.low))
     return 16 * high + low
 
@@ -250,8 +256,13 @@ def exact_nibbles(x: Array, kernels: Sequence[Kernel], channels: int, window: Wi
     total = mx.zeros([1], mx.int32)
     for index, some in enumerate(kernels):
         part = data[:, :, index * channels : (index + 1) * channels].flatten(1, 2)
-        total = total + convolve(part, some, None, window, group).astype(mx.int32)
+        total = total + nearest(convolve(part, some, None, window, group))
     return total
+
+
+def nearest(sums: Array) -> Array:
+    """Sums of whole numbers, in int32."""
+    return (sums if on_cpu() else mx.round(sums)).astype(mx.int32)
 
 
 def requantized(total: Array, scale: Array, zero_point: Array) -> Array:
