@@ -173,8 +173,10 @@ def source(name: str, given: Mapping[str, Any]) -> str:
 def _check_variables(environment: Mapping[str, str]) -> None:
     known = (*BY_NAME, *OTHER_VARIABLES)
     for variable in environment:
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
-        if name == variable or name in map(str.upper, known):
+        if name in map(str.upper, known):
             continue
         near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}? " if near else ""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ort_ep import EP_NAME, get_library_path
+from ort_ep.options import BY_NAME as OPTIONS
 from ort_ep.options import parse
 
 LOWEST = (1, 24)
@@ -206,7 +207,7 @@ def _refuse_cpu_nodes(session: onnxruntime.InferenceSession) -> None:
 
 
 def _is_strict(value: object) -> bool:
-    return parse({"strict": value}).strict
+    return bool(OPTIONS["strict"].parse(value, "provider option strict"))
 
 
 def _checked(options: dict[str, object]) -> dict[str, str]:
