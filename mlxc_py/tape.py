@@ -18,6 +18,7 @@ from mlxc_py.arguments import ints, shape_of
 from mlxc_py.arrays import Array, wrap
 from mlxc_py.dtype import Dtype
 from mlxc_py.errors import UnsupportedError
+from mlxc_py.evaluate import eval as mx_eval
 from mlxc_py.guards import check_fork
 from mlxc_py.owner import Owner
 from mlxc_py.state import local
@@ -34,6 +35,14 @@ def supported() -> bool:
 def on_calling_thread() -> bool:
     """Whether tapes of the CPU's operations are computed by the thread that runs them, whatever their stream."""
     return supported() and bool(_calls().on_calling_thread())
+
+
+def evaluate(arrays: Sequence[Array]) -> None:
+    """As mx.eval, on the calling thread where that computes: worth it for what takes less than waking another one."""
+    if not on_calling_thread():
+        mx_eval(*arrays)
+    elif _calls().evaluate(handles(arrays), len(arrays)):
+        raise local.here.failure("evaluate")
 
 
 def placeholder(shape: tuple[int, ...], dtype: Dtype) -> Array:
@@ -141,6 +150,7 @@ class _Calls(NamedTuple):
     run: Any
     fill: Any
     count: Any
+    evaluate: Any
     on_calling_thread: Any
 
 
@@ -158,5 +168,6 @@ def _calls() -> _Calls:
         function("mlxc_py_tape_run", c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         function("mlxc_py_tape_fill", c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t),
         function("mlxc_py_tape_count", c_int, c_void_p, c_void_p, c_char_p),
+        function("mlxc_py_eval_on_calling_thread", c_int, c_void_p, c_size_t),
         function("mlxc_py_tapes_on_calling_thread", c_bool),
     )

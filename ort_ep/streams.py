@@ -123,12 +123,18 @@ _here = threading.local()  # `leased`: the stream of this thread's innermost lea
 
 
 def evaluate(arrays: Iterable[mx.Array]) -> None:
-    """Evaluate as the stream that this thread has leased does; without one, as mx.eval."""
+    """Evaluate what is computed once, as the stream that this thread has leased does; without one, as mx.eval.
+
+    On the CPU this thread computes: ONNX Runtime's threads, which look for work while a session is made, would let
+    another one wait for milliseconds.
+    """
     pooled: PooledStream | None = getattr(_here, "leased", None)
     if pooled is None:
         mx.eval(*arrays)
-    else:
+    elif pooled.on_gpu or not tape.on_calling_thread():
         pooled.evaluate(arrays)
+    else:
+        tape.evaluate([*arrays])
 
 
 _beside_gpu: mx.Stream | None = None

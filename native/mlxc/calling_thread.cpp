@@ -13,7 +13,10 @@
 
 #include "mlx/primitives.h"
 #include "mlx/scheduler.h"
+#include "mlx/transforms.h"
 
+#include "allocation.hpp"
+#include "layout.hpp"
 #include "patch.hpp"
 
 namespace mlxc {
@@ -144,6 +147,25 @@ void CallingThread::compute(const Arrays& inputs, Arrays& outputs) {
   for (auto& output : outputs) {
     output.detach();
     output.set_status(mx::array::Status::available);
+  }
+}
+
+void evaluate_here(const Arrays& outputs) {
+  auto order = in_order(outputs);
+  const auto unscheduled = [](const mx::array& a) { return a.status() == mx::array::Status::unscheduled; };
+  for (auto& a : order) {
+    if (!unscheduled(a))
+      a.wait();
+    else if (!a.has_primitive() || a.is_tracer() || a.primitive().device() != mx::Device::cpu)
+      return mx::eval(outputs);
+  }
+  guard_allocations();
+  CallingThread thread;
+  for (auto& next : order) {
+    const auto a = std::move(next); // held by nobody else, its memory may become a result's
+    if (!unscheduled(a)) continue;
+    auto made = a.outputs();
+    thread.compute(a.inputs(), made);
   }
 }
 

@@ -33,4 +33,7 @@ class CallingThread {
   CallingThread* outer_;
 };
 
+// Evaluates a graph of the CPU's primitives on this thread; one that has others in it as MLX does.
+void evaluate_here(const Arrays& outputs);
+
 } // namespace mlxc

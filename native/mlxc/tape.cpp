@@ -526,6 +526,8 @@ mlx_array mlxc_py_array_new_placeholder(const int* shape, int dim, mlx_dtype dty
 
 bool mlxc_py_tapes_on_calling_thread(void) { return host_allocator() && computes_on_calling_thread(); }
 
+int mlxc_py_eval_on_calling_thread(const mlx_array* arrays, size_t n) MLXC_TRY(evaluate_here(c_arrays(arrays, n));)
+
 int mlxc_py_tape_new(
     mlxc_py_tape* res, const mlx_array* inputs, size_t n_inputs, const mlx_array* outputs, size_t n_outputs)
     MLXC_TRY(res->ctx = new Tape(c_arrays(inputs, n_inputs), c_arrays(outputs, n_outputs));)

@@ -579,7 +579,10 @@ def test_threads_that_make_sessions_at_once_share_and_agree() -> None:
     assert mx.get_active_memory() - before <= nbytes + 8 * 4096 + ROUNDING
 
 
-def test_evaluations_while_building_hold_the_lock_of_the_leased_stream(toy: Registry, planned: Planned) -> None:
+def test_evaluations_while_building_hold_the_lock_of_the_leased_stream(
+    toy: Registry, planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams.tape, "on_calling_thread", lambda: False)
     before = streams.spent.evaluating
     with streams.pool("cpu").lease():
         planned(one_node("MatMul", "xw", {"w": square(5)}), counting(toy, []))

@@ -612,3 +612,49 @@ def test_equal_operations_are_one() -> None:
     np.testing.assert_allclose(first, wanted + 1, rtol=1e-5)
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(third, wanted + 2, rtol=1e-5)
+
+
+# ------------------------------------------------------------ evaluating a graph on the calling thread
+def test_evaluate_is_eval() -> None:
+    with mx.stream(mx.cpu):
+        x = mx.array(np.random.default_rng(0).standard_normal((6, 6), np.float32))
+        mx.eval(x)
+        q, r = mx.linalg.qr(x)
+        parts = mx.split(mx.exp(x), 3, 1)
+        chain = x
+        for _ in range(20_000):
+            chain = chain + 1
+        sums = [part.sum() for part in parts]
+        tape.evaluate([r, *sums, chain, parts[1], x, r])
+        assert all(array.evaluated for array in (q, r, *sums, chain, *parts))
+        tape.evaluate([])
+    content = np.array(x)
+    np.testing.assert_allclose(np.array(q) @ np.array(r), content, atol=1e-5)
+    np.testing.assert_allclose(np.array(parts[1]), np.exp(content)[:, 2:4], rtol=1e-5)
+    np.testing.assert_allclose(sum(np.array(s) for s in sums), np.exp(content).sum(), rtol=1e-5)
+    np.testing.assert_allclose(np.array(chain), content + 20_000, rtol=1e-5)
+
+
+def test_evaluate_waits_for_what_another_stream_computes() -> None:
+    with mx.stream(mx.new_thread_unsafe_stream(mx.cpu)):
+        x = mx.ones((300, 300))
+        for _ in range(30):
+            x = mx.sort(x @ x / 300, -1)
+        mx.async_eval(x)
+    with mx.stream(mx.cpu):
+        y = x.sum()
+        tape.evaluate([y])
+    assert y.item() == 300 * 300
+
+
+def test_evaluate_fails_as_eval_does_and_can_be_repeated() -> None:
+    with mx.stream(mx.cpu):
+        singular = mx.linalg.inv(mx.zeros((3, 3)))
+        for _ in range(150):
+            with pytest.raises(mx.MLXError):
+                tape.evaluate([singular])
+        with pytest.raises(mx.MLXError):
+            tape.evaluate([tape.placeholder((2,), mx.float32) + 1])
+        fine = mx.linalg.inv(mx.eye(3)) + 1
+        tape.evaluate([fine])
+    np.testing.assert_array_equal(np.array(fine), np.eye(3) + 1)
