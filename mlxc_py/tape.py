@@ -18,7 +18,6 @@ from mlxc_py.arguments import ints, shape_of
 from mlxc_py.arrays import Array, wrap
 from mlxc_py.dtype import Dtype
 from mlxc_py.errors import UnsupportedError
-from mlxc_py.evaluate import eval as mx_eval
 from mlxc_py.guards import check_fork
 from mlxc_py.owner import Owner
 from mlxc_py.state import local
@@ -39,9 +38,7 @@ def on_calling_thread() -> bool:
 
 def evaluate(arrays: Sequence[Array]) -> None:
     """As mx.eval, on the calling thread where that computes: worth it for what takes less than waking another one."""
-    if not on_calling_thread():
-        mx_eval(*arrays)
-    elif _calls().evaluate(handles(arrays), len(arrays)):
+    if _calls().evaluate(handles(arrays), len(arrays)):
         raise local.here.failure("evaluate")
 
 

@@ -13,9 +13,9 @@
 
 #include "mlx/primitives.h"
 #include "mlx/scheduler.h"
-#include "mlx/transforms.h"
 
 #include "allocation.hpp"
+#include "failures.hpp"
 #include "layout.hpp"
 #include "patch.hpp"
 
@@ -131,7 +131,7 @@ bool install_hooks() { return false; }
 } // namespace
 
 bool computes_on_calling_thread() {
-  static const bool installed = install_hooks();
+  static const bool installed = host_allocator() && install_hooks();
   return installed;
 }
 
@@ -151,13 +151,14 @@ void CallingThread::compute(const Arrays& inputs, Arrays& outputs) {
 }
 
 void evaluate_here(const Arrays& outputs) {
+  if (!computes_on_calling_thread()) return evaluate(outputs);
   auto order = in_order(outputs);
   const auto unscheduled = [](const mx::array& a) { return a.status() == mx::array::Status::unscheduled; };
   for (auto& a : order) {
     if (!unscheduled(a))
       a.wait();
     else if (!a.has_primitive() || a.is_tracer() || a.primitive().device() != mx::Device::cpu)
-      return mx::eval(outputs);
+      return evaluate(outputs);
   }
   guard_allocations();
   CallingThread thread;

@@ -12,7 +12,8 @@
 
 namespace mlxc {
 
-// Whether CallingThread works here; false where MLX's library was linked or loaded in a way this does not know.
+// Whether CallingThread works here; false beside a GPU, and where MLX's library was linked or loaded in a way this does
+// not know.
 bool computes_on_calling_thread();
 
 // As long as it lives, what this thread's eval_cpu calls dispatch runs at once, on this thread, whatever their stream.
@@ -33,7 +34,7 @@ class CallingThread {
   CallingThread* outer_;
 };
 
-// Evaluates a graph of the CPU's primitives on this thread; one that has others in it as MLX does.
+// Evaluates a graph, on this thread if that can be.
 void evaluate_here(const Arrays& outputs);
 
 } // namespace mlxc

@@ -73,8 +73,7 @@ typedef struct mlxc_py_tape_ {
  * they were built for. */
 MLXC_API bool mlxc_py_tapes_on_calling_thread(void);
 
-/* Evaluate arrays: on the calling thread where they are of the CPU's operations, else as mlx_eval does. Only where
- * mlxc_py_tapes_on_calling_thread. */
+/* Evaluate arrays: on the calling thread where mlxc_py_tapes_on_calling_thread, else as mlx_eval does. */
 MLXC_API int mlxc_py_eval_on_calling_thread(const mlx_array* arrays, size_t n);
 
 /* Record what `outputs` are computed from, where `inputs` are placeholders. Evaluates what does not depend on them. */

@@ -258,7 +258,7 @@ Recording recorded(
     constants.push_back(known ? known->value : a);
     folded.push_back(std::move(known));
   }
-  if (!fresh.empty()) evaluate(fresh);
+  if (!fresh.empty()) evaluate_here(fresh);
   for (const auto& one : fresh_folded) recipes().add(one);
   std::unordered_map<std::string, int> small; // slots, by content
   for (size_t i = 0; i < constants.size(); ++i) {
@@ -348,7 +348,7 @@ void Tape::prepare() {
       if (*slot >= held) read[*slot] = true;
     }
   std::reverse(last_.begin(), last_.end());
-  on_calling_thread_ = host_allocator() && computes_on_calling_thread() &&
+  on_calling_thread_ = computes_on_calling_thread() &&
       std::all_of(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->primitive->device() == mx::Device::cpu; });
   std::vector<std::pair<int, size_t>> made_by; // by slot after the held ones: node and bytes
   made_by.reserve(slots_ - held);
@@ -524,7 +524,7 @@ extern "C" {
 mlx_array mlxc_py_array_new_placeholder(const int* shape, int dim, mlx_dtype dtype)
     MLXC_RETURN({}, new_placeholder(shape, dim, dtype))
 
-bool mlxc_py_tapes_on_calling_thread(void) { return host_allocator() && computes_on_calling_thread(); }
+bool mlxc_py_tapes_on_calling_thread(void) { return computes_on_calling_thread(); }
 
 int mlxc_py_eval_on_calling_thread(const mlx_array* arrays, size_t n) MLXC_TRY(evaluate_here(c_arrays(arrays, n));)
 
