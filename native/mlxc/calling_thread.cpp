@@ -1,5 +1,6 @@
 #include "calling_thread.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -154,12 +155,11 @@ void evaluate_here(const Arrays& outputs) {
   if (!computes_on_calling_thread()) return evaluate(outputs);
   auto order = in_order(outputs);
   const auto unscheduled = [](const mx::array& a) { return a.status() == mx::array::Status::unscheduled; };
-  for (auto& a : order) {
-    if (!unscheduled(a))
-      a.wait();
-    else if (!a.has_primitive() || a.is_tracer() || a.primitive().device() != mx::Device::cpu)
-      return evaluate(outputs);
-  }
+  const bool alone = std::all_of(order.begin(), order.end(), [&](const mx::array& a) {
+    if (!unscheduled(a)) return a.is_available(); // else it is on its way, or has failed
+    return a.has_primitive() && !a.is_tracer() && a.primitive().device() == mx::Device::cpu;
+  });
+  if (!alone) return evaluate(outputs);
   guard_allocations();
   CallingThread thread;
   for (auto& next : order) {
