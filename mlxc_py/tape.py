@@ -22,7 +22,7 @@ from mlxc_py.guards import check_fork
 from mlxc_py.owner import Owner
 from mlxc_py.state import local
 
-__all__ = ["Tape", "placeholder"]
+__all__ = ["Tape", "evaluate", "placeholder"]
 
 
 def supported() -> bool:
@@ -38,6 +38,7 @@ def on_calling_thread() -> bool:
 
 def evaluate(arrays: Sequence[Array]) -> None:
     """As mx.eval, on the calling thread where that computes: worth it for what takes less than waking another one."""
+    check_fork()
     if _calls().evaluate(handles(arrays), len(arrays)):
         raise local.here.failure("evaluate")
 

@@ -186,7 +186,7 @@ def test_a_forked_child_gets_an_error_and_can_end(run_python: Any) -> None:
         """
         import os, sys, warnings
         import mlxc_py as mx
-        from mlxc_py.tape import Tape
+        from mlxc_py.tape import Tape, evaluate
         warnings.simplefilter("ignore")  # newer Pythons warn of every fork
         a = mx.array([1.0]) + 1
         a.eval()
@@ -195,7 +195,8 @@ def test_a_forked_child_gets_an_error_and_can_end(run_python: Any) -> None:
             b = a * 2
             saves = [lambda save=save: save("b", {"b": b}) for save in (mx.save_safetensors, mx.save_gguf)]
             waits = [b.eval, b.tolist, mx.synchronize, lambda: mx.eval(b), lambda: mx.async_eval(b)]
-            for compute in [*waits, *saves, lambda: mx.save("b", b), lambda: Tape([], [b])]:
+            records = [lambda: Tape([], [b]), lambda: evaluate([b])]
+            for compute in [*waits, *saves, lambda: mx.save("b", b), *records]:
                 try:
                     compute()
                     os._exit(1)
