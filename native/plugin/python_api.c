@@ -93,6 +93,8 @@ bool python_open(const char *own_path, char *reason, size_t reason_size) {
 
 void python_start(const char *own_path) {
   if (py.Py_IsInitialized()) return;
+  int *utf8_mode = dlsym(RTLD_DEFAULT, "Py_UTF8Mode");
+  if (utf8_mode) *utf8_mode = 1; /* a host that has chosen no locale gets ASCII for paths otherwise */
   py.Py_InitializeEx(0); /* 0: leave the host's signal handlers alone */
   /* An embedded interpreter knows nothing of the environment this library lies in: <site>/ort_ep/lib/<library>. */
   char site[PATH_MAX], code[PATH_MAX + 64];

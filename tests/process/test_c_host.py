@@ -39,13 +39,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def start(host: str, model: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(host: str, model: str, library: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     capi = Path(onnxruntime.__file__).parent / "capi"
     runtime = next((str(path) for path in sorted(capi.glob("libonnxruntime.*"))), None)
     if runtime is None:
         pytest.skip(f"no libonnxruntime in {capi}")
     return subprocess.run(
-        [host, runtime, ort_ep.get_library_path(), model],
+        [host, runtime, library or ort_ep.get_library_path(), model],
         capture_output=True,
         text=True,
         timeout=120,
@@ -53,14 +53,20 @@ def start(host: str, model: str, **environment: str) -> subprocess.CompletedProc
     )
 
 
-def test_runs_a_model(host: str, model: str) -> None:
+@pytest.mark.parametrize("name", ["plain", "päckages of 日本"])
+def test_runs_a_model(host: str, model: str, tmp_path: Path, name: str) -> None:
+    """Also where the host has chosen no locale and the environment's path is not ASCII."""
     libpython = Path(sysconfig.get_config_var("LIBDIR") or "", sysconfig.get_config_var("INSTSONAME") or "")
     if not libpython.is_file() or libpython.suffix == ".a":
         pytest.skip("this Python has no shared libpython")
-    packages = [str(Path(ort_ep.__file__).resolve().parents[1]), *(p for p in sys.path if p.endswith("site-packages"))]
+    root, library = Path(ort_ep.__file__).resolve().parents[1], Path(ort_ep.get_library_path()).resolve()
+    here = tmp_path / name
+    here.symlink_to(root)
+    packages = [str(here), *(p for p in sys.path if p.endswith("site-packages"))]
     ended = start(
         host,
         model,
+        str(here / library.relative_to(root)),
         ONNXRUNTIME_EP_MLX_LIBPYTHON=str(libpython),
         PYTHONPATH=os.pathsep.join(packages),
         PYTHONHOME=sys.base_prefix,
